@@ -1,0 +1,1 @@
+"""The `rsm` command line."""

@@ -1,0 +1,40 @@
+"""Entry point of the `rsm` command. Each subcommand lives in a module of its own name."""
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from cli.demo import demo
+from cli.sim import sim
+
+app = typer.Typer(
+    name="rsm",
+    help="Replicated state machines on totally ordered multicast.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_show_locals=False,
+)
+
+
+def _show_version(requested: bool) -> None:
+    if requested:
+        typer.echo(f"rsm {version('rsm')}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    pass
+
+
+app.command()(demo)
+app.command()(sim)
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,375 @@
+"""`rsm sim`: replay one simulated run, or run a campaign of many."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from ordering.disciplines import DISCIPLINES
+from ordering.errors import ConfigurationError
+from ordering.simulator.campaign import Outcome, Summary, cores, play, run_campaign
+from ordering.simulator.coverage import LEGAL_PERCENT_MIN, Coverage, cover
+from ordering.simulator.narrator import Narrator
+from ordering.simulator.plan import FaultMix, Plan
+from ordering.state import Meaning, State
+
+CAMPAIGN_SEEDS = 200
+COVERAGE_SEEDS = 300
+MUTANT_SEEDS = 200
+FAILURES_SHOWN = 20
+INTERRUPTED = 130
+
+console = Console(highlight=False, soft_wrap=True)
+messages = Console(stderr=True, highlight=False)
+
+
+Seed = Annotated[int | None, typer.Option(help="Replay this one run.", show_default=False)]
+Seeds = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help=f"Run a campaign of this many seeds (default {CAMPAIGN_SEEDS}).", show_default=False
+    ),
+]
+FirstSeed = Annotated[int, typer.Option(min=0, help="Where the campaign starts.")]
+Verbose = Annotated[
+    int,
+    typer.Option("--verbose", "-v", count=True, help="Tell a replay: -v protocol events, -vv every packet."),
+]
+Sites = Annotated[int, typer.Option(help="How many sites found the group (1 to 16).")]
+DisciplineName = Annotated[
+    str | None,
+    typer.Option(help=f"Who orders: {' or '.join(DISCIPLINES)} (default rotating).", show_default=False),
+]
+Faults = Annotated[
+    FaultMix, typer.Option(help="none, light (network weather), or swarm (each run draws its own kinds).")
+]
+Seconds = Annotated[int, typer.Option(help="Virtual seconds under load and faults.")]
+Rate = Annotated[int, typer.Option(help="Messages per virtual second, all sites together.")]
+Record = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Write a recording of each run to DIR/seed-N.", file_okay=False),
+]
+Jobs = Annotated[int, typer.Option(min=0, help="Processes; 0 means one for each core.")]
+WithCoverage = Annotated[
+    bool, typer.Option("--coverage", help="Campaign that shows which packets met which states.")
+]
+Mutants = Annotated[
+    bool, typer.Option("--mutants", help="Break the engine on purpose; do the checkers notice?")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def sim(
+    seed: Seed = None,
+    seeds: Seeds = None,
+    first_seed: FirstSeed = 0,
+    verbose: Verbose = 0,
+    sites: Sites = 5,
+    discipline: DisciplineName = None,
+    faults: Faults = FaultMix.SWARM,
+    seconds: Seconds = 12,
+    rate: Rate = 80,
+    record: Record = None,
+    jobs: Jobs = 0,
+    coverage: WithCoverage = False,
+    mutants: Mutants = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run the ordering engine in a simulated, hostile network, with checkers on every event.
+
+    A run is decided by its seed and options: same seed, same trace. A run that breaks a rule prints the line
+    that replays it. The exit code is 1 if anything was violated, 2 if an option is wrong.
+
+    [bold]Examples[/bold]
+
+      rsm sim --seeds 1000                     a campaign on all cores
+
+      rsm sim --seeds 1000 --first-seed 1000   go on where that one ended
+
+      rsm sim --seed 7 -v                      tell run 7 line by line
+
+      rsm sim --seed 7 --faults none -v        the same, in good weather
+
+      rsm sim --coverage                       the table of states and packets
+
+      rsm sim --mutants                        test the checkers themselves
+    """
+    if discipline is not None and discipline not in DISCIPLINES:
+        _refuse("--discipline", f"{discipline!r} is unknown; use one of {', '.join(DISCIPLINES)}")
+    if seed is not None and (seeds is not None or coverage or mutants):
+        _refuse("--seed", "replays one run; leave it out, or leave out --seeds, --coverage and --mutants")
+    if seed is None and verbose:
+        _refuse("--verbose", "tells one run; add --seed N")
+
+    def plan_of(number: int) -> Plan:
+        default = _alternate(number) if coverage else "rotating"
+        return Plan(
+            seed=number,
+            sites=sites,
+            discipline=discipline or default,
+            faults=faults,
+            seconds=seconds,
+            rate=rate,
+        )
+
+    _check_plan(plan_of)
+    if record is not None:
+        _check_recorder()
+    if mutants:
+        _hunt(seeds or MUTANT_SEEDS, jobs or cores(), as_json=as_json)
+    elif seed is not None:
+        _replay(plan_of(seed), verbose, record, as_json=as_json)
+    else:
+        count = seeds or (COVERAGE_SEEDS if coverage else CAMPAIGN_SEEDS)
+        plans = (plan_of(number) for number in range(first_seed, first_seed + count))
+        summary, whole = _campaign(plans, count, Summary(first_seed=first_seed), jobs, record)
+        _show_campaign(summary, cover(summary.pairs) if coverage else None, whole=whole, as_json=as_json)
+
+
+def _alternate(number: int) -> str:
+    """Disciplines send different packets, so a coverage campaign takes turns."""
+    return list(DISCIPLINES)[number % len(DISCIPLINES)]
+
+
+# -- refusing ------------------------------------------------------------------------------------
+
+
+def _refuse(option: str, why: str) -> NoReturn:
+    raise typer.BadParameter(why, param_hint=option)
+
+
+def _check_plan(plan_of: Callable[[int], Plan]) -> None:
+    try:
+        plan_of(0)
+    except ConfigurationError as error:
+        name, _, why = str(error).partition(": ")
+        _refuse(f"--{name}", why or str(error))
+
+
+def _check_recorder() -> None:
+    try:
+        import ordering.simulator.recorder  # noqa: F401
+    except ImportError as missing:
+        _refuse("--record", f"cannot record: {missing}")
+
+
+# -- one run -------------------------------------------------------------------------------------
+
+
+def _replay(plan: Plan, verbosity: int, record: Path | None, *, as_json: bool) -> None:
+    told = Console(stderr=True, highlight=False, soft_wrap=True) if as_json else console
+    narrators = (Narrator(lambda line: told.print(str(line), markup=False), verbosity),) if verbosity else ()
+    outcome = play(plan, record, narrators)
+    if as_json:
+        typer.echo(json.dumps(_as_dict(outcome), indent=2))
+    else:
+        _show_run(outcome)
+    raise typer.Exit(1 if outcome.violations else 0)
+
+
+def _as_dict(outcome: Outcome) -> dict[str, object]:
+    report = outcome.report
+    shared: dict[str, object] = {
+        "seed": outcome.plan.seed,
+        "replay": outcome.plan.replay,
+        "violations": outcome.violations,
+        "cpu_seconds": outcome.cpu_seconds,
+    }
+    if report is None:
+        return shared
+    return shared | {
+        "simulated_seconds": report.simulated_ns / 1e9,
+        "submitted": report.submitted,
+        "refused": report.refused,
+        "applied": report.applied,
+        "views": report.views,
+        "packets": report.packets,
+        "faults": {kind.value: count for kind, count in report.faults.items()},
+        "trace": report.trace,
+    }
+
+
+def _show_run(outcome: Outcome) -> None:
+    report = outcome.report
+    if report is not None:
+        faults = ", ".join(f"{kind.value} {count}" for kind, count in sorted(report.faults.items())) or "none"
+        table = Table(title=f"seed {outcome.plan.seed}", title_justify="left", show_header=False)
+        table.add_row("simulated", f"{report.simulated_ns / 1e9:.1f} s in {outcome.cpu_seconds:.2f} s of CPU")
+        table.add_row(
+            "messages", f"{report.submitted} submitted, {report.refused} refused, {report.applied} applied"
+        )
+        table.add_row("views", str(report.views))
+        table.add_row("packets", str(report.packets))
+        table.add_row("faults", faults)
+        table.add_row("trace hash", report.trace)
+        table.add_row("violations", str(len(report.violations)))
+        console.print(table)
+    for violation in outcome.violations:
+        console.print(f"violation: {violation}", markup=False, style="red")
+    if outcome.traceback:
+        console.print(outcome.traceback, markup=False)
+
+
+# -- a campaign ----------------------------------------------------------------------------------
+
+
+def _campaign(
+    plans: Iterator[Plan], count: int, summary: Summary, jobs: int, record: Path | None
+) -> tuple[Summary, bool]:
+    """Play all; the flag says whether it came to its end. Ctrl-C keeps what there is."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    progress = Progress(
+        *columns, TimeRemainingColumn(), console=messages, transient=True, disable=not messages.is_terminal
+    )
+    try:
+        with progress, closing(run_campaign(plans, jobs, record)) as outcomes:
+            bar = progress.add_task("simulating", total=count)
+            for outcome in outcomes:
+                summary.add(outcome)
+                if outcome.violations:
+                    messages.print(f"failed: {outcome.plan.replay}", markup=False, style="red")
+                failed = f", [red]{len(summary.failures)} failed[/red]" if summary.failures else ""
+                progress.update(bar, advance=1, description=f"simulating{failed}")
+    except KeyboardInterrupt:
+        return summary, False
+    return summary, True
+
+
+def _show_campaign(summary: Summary, coverage: Coverage | None, *, whole: bool, as_json: bool) -> None:
+    if as_json:
+        shown = summary.as_dict() | (_coverage_dict(coverage) if coverage is not None else {})
+        typer.echo(json.dumps(shown, indent=2))
+    else:
+        console.print(_summary_table(summary))
+        if coverage is not None:
+            _show_coverage(coverage)
+        _show_failures(summary)
+        console.print(f"to go on: --first-seed {summary.next_seed}", markup=False)
+    if not whole:
+        messages.print("interrupted: this is the sum so far", style="yellow")
+        raise typer.Exit(INTERRUPTED)
+    covered = coverage is None or coverage.is_enough
+    raise typer.Exit(0 if covered and not summary.violations else 1)
+
+
+def _summary_table(summary: Summary) -> Table:
+    last = summary.first_seed + summary.seeds - 1
+    table = Table(title=f"seeds {summary.first_seed} to {last}", title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_row("seeds", f"{summary.seeds:,}")
+    table.add_row("hours simulated", f"{summary.hours:,.3f}")
+    table.add_row("messages applied", f"{summary.applied:,}")
+    table.add_row("messages per simulated hour", f"{summary.messages_per_hour:,.0f}")
+    table.add_row("faults per simulated hour", f"{summary.faults_per_hour:,.0f}")
+    table.add_row("views", f"{summary.views:,}")
+    table.add_row("packets", f"{summary.packets:,}")
+    table.add_row("CPU seconds per seed", f"{summary.cpu_per_seed:.2f}", end_section=True)
+    for kind, count in summary.faults.items():
+        table.add_row(f"fault: {kind.value}", f"{count:,}")
+    table.add_section()
+    table.add_row("violations", f"{summary.violations:,}", style="red" if summary.violations else "green")
+    return table
+
+
+def _show_failures(summary: Summary) -> None:
+    """Every failing seed has its line; only the first ones say what happened."""
+    for index, failure in enumerate(sorted(summary.failures, key=lambda failure: failure.seed)):
+        console.print(failure.replay, markup=False, style="red")
+        if index < FAILURES_SHOWN:
+            console.print(f"    {failure.violations[0]}", markup=False)
+
+
+# -- coverage ------------------------------------------------------------------------------------
+
+
+def _coverage_dict(coverage: Coverage) -> dict[str, object]:
+    return {
+        "legal_pairs": len(coverage.legal),
+        "legal_percent_seen": coverage.percent,
+        "legal_unseen": [f"{cell.packet} while {cell.state}" for cell in coverage.unseen],
+        "coverage_violations": list(coverage.violations),
+    }
+
+
+def _show_coverage(coverage: Coverage) -> None:
+    """A row for each packet, a column for each state a packet can meet."""
+    met = [state.value for state in State if state is not State.IDLE]
+    table = Table(title="packets seen in each state", title_justify="left", caption_justify="left")
+    table.caption = (
+        "counts of legal pairs; (counts) of stale ones, which are dropped; red: legal but never seen"
+    )
+    table.add_column("packet", no_wrap=True)
+    for state in met:
+        table.add_column(state, justify="right")
+    for packet, cells in coverage.rows():
+        table.add_row(packet, *(_cell(cell.meaning, cell.seen) for cell in cells if cell.state in met))
+    Console(highlight=False, width=max(console.width, 150)).print(table)
+    seen = len(coverage.legal) - len(coverage.unseen)
+    enough = "green" if coverage.percent >= LEGAL_PERCENT_MIN else "red"
+    console.print(
+        f"legal pairs seen: {seen} of {len(coverage.legal)}, {coverage.percent:.1f} %"
+        f" (at least {LEGAL_PERCENT_MIN:.0f} % needed)",
+        style=enough,
+    )
+    for cell in coverage.unseen:
+        console.print(f"never seen: {cell.packet} while {cell.state}", markup=False)
+    for violation in coverage.violations:
+        console.print(f"violation: {violation}", markup=False, style="red")
+
+
+def _cell(meaning: Meaning, seen: int) -> str:
+    match meaning:
+        case Meaning.LEGAL:
+            return f"{seen:,}" if seen else "[red]0[/red]"
+        case Meaning.STALE:
+            return f"[dim]({seen:,})[/dim]" if seen else ""
+        case Meaning.ILLEGAL:
+            return f"[bold red]{seen:,}![/bold red]" if seen else "[dim]x[/dim]"
+
+
+# -- mutants -------------------------------------------------------------------------------------
+
+
+def _hunt(seeds: int, jobs: int, *, as_json: bool) -> None:
+    try:
+        from ordering.simulator.mutants import MUTANTS, MutantResult, hunt
+    except ImportError as missing:
+        _refuse("--mutants", f"cannot hunt: {missing}")
+    started = time.monotonic()
+
+    def tell(result: MutantResult) -> None:
+        how = f"found by {result.checker}" if result.found else "NOT FOUND"
+        messages.print(f"{result.name}: {how} after {result.seeds} seeds", markup=False)
+
+    results = hunt(tuple(mutant.name for mutant in MUTANTS), seeds, jobs, tell)
+    missed = [result.name for result in results if not result.found]
+    if as_json:
+        rows = [{name: getattr(result, name) for name in _MUTANT_FIELDS} for result in results]
+        typer.echo(json.dumps({"mutants": rows, "missed": missed}, indent=2))
+    else:
+        table = Table(title=f"mutants, {time.monotonic() - started:.0f} s", title_justify="left")
+        for title in ("mutant", "what it breaks", "found by", "seeds"):
+            table.add_column(title)
+        for result in results:
+            by = result.checker if result.found else "[bold red]nobody[/bold red]"
+            table.add_row(result.name, result.pitfall, by, str(result.seeds))
+        console.print(table)
+    raise typer.Exit(1 if missed else 0)
+
+
+_MUTANT_FIELDS = ("name", "pitfall", "found", "seeds", "checker")

@@ -1,0 +1,1 @@
+"""Totally ordered multicast: an embedded, sans-IO RMP engine."""

@@ -1,0 +1,100 @@
+"""Settings of one group at one site. Times are milliseconds; the engine counts in nanoseconds."""
+
+import msgspec
+
+from ordering.errors import ConfigurationError
+
+MS = 1_000_000
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """Every limit the engine obeys. The defaults suit a local network; tests shrink them."""
+
+    group: str
+    # Addresses of the founders (birth needs them all, R9) and of sites a joiner may ask.
+    founders: tuple[str, ...] = ()
+    contacts: tuple[str, ...] = ()
+    discipline: str = "rotating"
+
+    # Retransmission: Jacobson's estimate between these bounds.
+    rto_min_ms: int = 5
+    rto_max_ms: int = 200
+    # A gap may be mere reordering: wait this long (plus as much again, drawn) before a NACK.
+    nack_delay_ms: int = 1
+    # An idle ring is probed this rarely.
+    probe_ms: int = 200
+    # Active detector: a site that owes an answer and makes no progress for this long is suspect.
+    suspect_ms: int = 250
+    # A site that answers but does not fulfil its duty (slow, or deaf) is suspect after this long.
+    slow_ms: int = 1500
+    # Passive detector: no progress and no probe for this long.
+    passive_ms: int = 700
+    # A view change that does not decide within this long is tried again by someone.
+    recovery_ms: int = 150
+    # An external voter asks back into the ring after this long, doubled each time it falls out.
+    return_ms: int = 100
+    # A voter out of the ring and unheard for this long is removed from the electorate; 0: never.
+    remove_ms: int = 0
+    # Removal never makes the electorate smaller than this.
+    electorate_min: int = 3
+    # Without a majority for this long a site refuses work (NoPrimary).
+    minority_ms: int = 1500
+    request_ms: int = 50
+
+    # R9: the survivors of a lost majority may found a new chain if at least this many agree, after
+    # ``orphan_ms`` without a majority. 0: never; only a majority goes on.
+    minimum_size: int = 0
+    orphan_ms: int = 10_000
+
+    message_bytes_max: int = 16 * 1024 * 1024
+    packet_bytes: int = 60_000
+    # Own messages accepted and not yet ordered.
+    window_bytes: int = 32 * 1024 * 1024
+    window_messages: int = 1_000_000
+    # Most messages one ACK orders: bounds a block, and with it what a loss can hold up.
+    block_messages: int = 65_536
+    # Slots kept for laggards beyond what the ring needs; a site further behind needs a state transfer.
+    retain_slots: int = 1_000_000
+    # How far beyond its frontier a site buffers (in slots and in messages of a source).
+    horizon: int = 2_000_000
+    # Most packets sent in answer to one NACK.
+    retransmit_burst: int = 64
+
+    def __post_init__(self) -> None:
+        if not self.group:
+            raise ConfigurationError("group: must not be empty; name the group this site belongs to")
+        if not self.founders and not self.contacts:
+            raise ConfigurationError(
+                "founders, contacts: both are empty; list the founders' addresses to found the group,"
+                " or contacts to join it"
+            )
+        if len(set(self.founders)) != len(self.founders):
+            raise ConfigurationError("founders: an address is listed twice; list each founder once")
+        for name in _POSITIVE:
+            if getattr(self, name) <= 0:
+                raise ConfigurationError(f"{name}: must be positive, is {getattr(self, name)}")
+        for low, high, why in _ORDERED:
+            if getattr(self, low) >= getattr(self, high):
+                raise ConfigurationError(
+                    f"{low}: {getattr(self, low)} must be below {high} ({getattr(self, high)}); {why}"
+                )
+
+    @property
+    def detection_ms(self) -> int:
+        """The longest it takes until a dead site is noticed by someone: liveness is measured in it."""
+        return max(self.passive_ms, self.probe_ms + self.suspect_ms)
+
+
+_POSITIVE = (
+    "rto_min_ms", "rto_max_ms", "nack_delay_ms", "probe_ms", "suspect_ms", "slow_ms", "passive_ms",
+    "recovery_ms", "return_ms", "minority_ms", "request_ms", "electorate_min", "orphan_ms",
+    "message_bytes_max", "packet_bytes", "window_bytes", "window_messages", "block_messages",
+    "retain_slots", "horizon", "retransmit_burst",
+)  # fmt: skip
+
+_ORDERED = (
+    ("rto_min_ms", "rto_max_ms", "a retransmission time needs room to adapt"),
+    ("rto_min_ms", "suspect_ms", "a site must get the chance to answer a retransmission"),
+    ("suspect_ms", "slow_ms", "slow is a longer patience than silent"),
+    ("probe_ms", "passive_ms", "probes are what keeps the passive detector calm"),
+)

@@ -1,0 +1,132 @@
+"""Delivery by quality of service (RMP §3.2 and figure 3.2, rules R2, R5, R10).
+
+One cursor walks the complete prefix in slot order: every message of at least TOTALLY_ORDERED waits
+for all smaller timestamps, so the total order also holds between levels, and a message waits for
+the strongest one before it. SOURCE_ORDERED messages run ahead of the cursor as soon as all earlier
+messages of their source are delivered: between them and the ordered ones only source order holds,
+which is RMP's rule for mixed levels (the lower level decides).
+"""
+
+from ordering.effects import Deliver, Delivery, InstallView, LevelReached, Retract
+from ordering.errors import InvariantViolation
+from ordering.ordering_queue import Source
+from ordering.packets import Batch, Order
+from ordering.qos import Level, Qos
+from ordering.site import Site
+from ordering.views import View, ViewId
+
+
+class DeliveryCursor:
+    """How far the application has been told."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.cursor = 0  # last slot of the last block delivered whole
+        self.part = 0  # slots already delivered of the block after it
+        self.view: View | None = None  # the last view the application was told of
+        self._told = LevelReached(0, 0)
+        self._ready: list[Delivery] = []
+
+    def start_at(self, ts: int) -> None:
+        """A joiner's application hears from its first view on."""
+        self.cursor = ts - 1
+
+    def run(self) -> None:
+        """Deliver all that is due. Called after every event; never while fenced (R4)."""
+        site = self.site
+        queue = site.queue
+        while self.cursor < queue.frontier:
+            order = queue.blocks[self.cursor + 1]
+            if not self._deliver_block(order):
+                break
+            self.cursor = order.last_ts
+            self.part = 0
+        for source in queue.sources.values():
+            if source.source_ordered:
+                self._deliver_early(source)
+        self._flush()
+        # Never ahead of what was delivered: a host may act on it at once.
+        told = self.cursor + 1 + self.part if self.part else self.cursor
+        reached = LevelReached(min(site.stability.majority, told), min(site.stability.stable, told))
+        if reached != self._told and self.view is not None:
+            self._told = reached
+            site.out.append(reached)
+
+    def _deliver_block(self, order: Order) -> bool:
+        """Deliver a block, or as much of it as its levels allow; true if nothing of it is left."""
+        if order.view is not None:
+            if self.site.stability.majority < order.ts:
+                return False
+            self._flush()
+            self.view = order.view
+            self.site.out.append(InstallView(order.ts, self.site.chain, order.view))
+            return True
+        for ts, batch in self.site.queue.segments(order):
+            if ts - order.ts <= self.part:
+                continue
+            source = self.site.queue.sources[batch.source]
+            if batch.first_seq not in source.early:
+                reached = self._reached(batch.qos, order.last_ts)
+                if reached is None:
+                    return False
+                self._take(ts, batch, reached, source)
+            self.part = ts - order.ts + len(batch.messages) - 1
+        return True
+
+    def _take(self, ts: int, batch: Batch, reached: Level, source: Source) -> None:
+        if source.delivered + 1 != batch.first_seq:
+            raise InvariantViolation(
+                f"message {batch.source}:{batch.first_seq} is due after {source.delivered} was delivered"
+            )
+        if batch.qos.level == Level.SOURCE_ORDERED:
+            # Delivered for good, whatever becomes of the slot: remembered until that is collected.
+            source.early[batch.first_seq] = batch.last_seq
+            ts = 0
+        self._ready.append(Delivery(ts, batch.source, batch.first_seq, batch.qos, reached, batch.messages))
+        source.delivered = batch.last_seq
+        source.skip_early()
+
+    def _deliver_early(self, source: Source) -> None:
+        while (batch := source.batches.get(source.delivered + 1)) is not None:
+            if batch.qos.level != Level.SOURCE_ORDERED:
+                return
+            self._take(0, batch, Level.SOURCE_ORDERED, source)
+        source.source_ordered = any(
+            b.qos.level == Level.SOURCE_ORDERED and b.first_seq > source.delivered
+            for b in source.batches.values()
+        )
+
+    def _reached(self, qos: Qos, ts: int) -> Level | None:
+        """The level a message of a block ending at ``ts`` may be delivered on now, if any."""
+        level = qos.level
+        stability = self.site.stability
+        if level == Level.MAJORITY:
+            return level if stability.majority >= ts else None
+        if level == Level.TOTAL:
+            return level if min(stability.majority, stability.stable) >= ts else None
+        if level == Level.K_RESILIENT:
+            view = self.site.view
+            # R10: a K that dead sites make unreachable must not block what comes behind it.
+            reachable = max(view.ring_voters, 1)
+            if stability.holders(view, ts) < min(qos.k + 1, reachable):
+                return None
+            if qos.k < reachable:
+                return level
+            return Level.MAJORITY if stability.majority >= ts else Level.TOTALLY_ORDERED
+        return level
+
+    def erase_above(self, ts: int) -> None:
+        """A view change erased slots: take back what was delivered of them below MAJORITY."""
+        if self.cursor + self.part <= ts:
+            return
+        if self.site.stability.majority > ts:
+            raise InvariantViolation(f"slots above {ts} are majority-held and about to be erased")
+        self.cursor = ts
+        self.part = 0
+        self.site.out.append(Retract(ts))
+
+    def _flush(self) -> None:
+        if self._ready:
+            view = self.view.id if self.view is not None else ViewId(0, 0)
+            self.site.out.append(Deliver(view, tuple(self._ready)))
+            self._ready = []

@@ -1,0 +1,96 @@
+"""The two failure detectors of iRBP §4.1, counting time and not rotations.
+
+*Active*: a site that owes us a positive acknowledgement (the token was passed to it, or it was
+probed) and shows no progress for ``suspect_ms`` is suspected; one that answers yet never does its
+duty is suspected after ``slow_ms``. *Passive*: nobody in particular, but the ring has made no
+progress and sent no probe for ``passive_ms``. Either leads to a poll first (R4), never straight to
+a view change, and a view change only takes the site out of the ring (R1).
+"""
+
+from ordering.config import MS
+from ordering.rtt import RoundTrip
+from ordering.site import Site, Timer
+from ordering.views import SiteId
+
+
+class Duty:
+    """What one site owes: since when, and how far it had come when last seen to move."""
+
+    __slots__ = ("moved_at", "received", "since")
+
+    def __init__(self, now: int, received: int) -> None:
+        self.since = now
+        self.moved_at = now
+        self.received = received
+
+
+class Detection:
+    """Who was heard when, who owes what, and whether the ring moves."""
+
+    def __init__(self, site: Site, rtt: RoundTrip) -> None:
+        self.site = site
+        self.rtt = rtt
+        self.last_heard: dict[SiteId, int] = {}
+        self.last_progress = 0
+        self.duties: dict[SiteId, Duty] = {}
+
+    def enter_epoch(self) -> None:
+        """Everyone starts with a clean slate; external voters keep the time they were last heard."""
+        site = self.site
+        self.duties.clear()
+        self.progress()
+        for member in site.view.members:
+            if member.site in site.view.ring or member.site not in self.last_heard:
+                self.last_heard[member.site] = site.now
+        self.last_heard = {s: at for s, at in self.last_heard.items() if site.view.has(s)}
+
+    def heard(self, sender: SiteId) -> None:
+        self.last_heard[sender] = self.site.now
+
+    def progress(self) -> None:
+        """The ring moved, or its resting token site gave a sign of life."""
+        self.last_progress = self.site.now
+        self.site.arm(Timer.PASSIVE, self.site.config.passive_ms * MS)
+
+    # -- the active detector ---------------------------------------------------------------------
+
+    def owe(self, debtor: SiteId) -> None:
+        """``debtor`` must answer from now on (if it did not have to already)."""
+        if debtor not in self.duties and debtor != self.site.me:
+            self.duties[debtor] = Duty(self.site.now, self.site.stability.received.get(debtor, 0))
+
+    def settle(self, debtor: SiteId) -> None:
+        self.duties.pop(debtor, None)
+
+    def suspects(self) -> tuple[SiteId, ...]:
+        """Debtors whose time is up."""
+        site = self.site
+        config = site.config
+        late = []
+        for debtor, duty in self.duties.items():
+            received = site.stability.received.get(debtor, 0)
+            if received > duty.received:
+                duty.received = received
+                duty.moved_at = site.now
+            silent = site.now - duty.moved_at >= config.suspect_ms * MS
+            slow = site.now - duty.since >= config.slow_ms * MS
+            if silent or slow:
+                late.append(debtor)
+        return tuple(late)
+
+    # -- the passive detector, and what a poll asks ------------------------------------------------
+
+    def stalled(self) -> bool:
+        """Half the active detector's patience: whoever polls us has waited longer."""
+        return self.site.now - self.last_progress >= self.site.config.suspect_ms * MS // 2
+
+    def misses(self, other: SiteId) -> bool:
+        quiet = self.site.now - self.last_heard.get(other, 0)
+        return quiet >= self.site.config.suspect_ms * MS // 2
+
+    def reaches_majority(self) -> bool:
+        """Whether enough voters were heard lately to go on accepting work."""
+        site = self.site
+        limit = site.config.minority_ms * MS
+        heard = [s for s, at in self.last_heard.items() if site.now - at < limit]
+        return site.view.is_quorum((site.me, *heard), joint=site.stability.joint(site.view))

@@ -1,0 +1,33 @@
+"""RMP's rotating token (§4.2): every ACK passes the token to the next ring member.
+
+The ACK that orders a message is answered by the next token sites' own ACKs, and everybody hears
+them; so a rotation is also the round of positive notification that makes a message stable. When
+nothing is left to order the token goes round once more with NULL ACKs, at once and not by a timer,
+until everyone in the ring is known to hold the last message; then it rests.
+"""
+
+from ordering.site import Site
+from ordering.views import SiteId, View
+
+
+class Rotating:
+    def __init__(self, site: Site) -> None:
+        self.site = site
+
+    def next_site(self, view: View) -> SiteId:
+        return view.successor(self.site.me)
+
+    def first_site(self, ring: tuple[SiteId, ...]) -> SiteId:
+        return ring[0]
+
+    def wants_null(self) -> bool:
+        site = self.site
+        return len(site.view.ring) > 1 and site.stability.stable < site.queue.last_real_ts
+
+    def notify(self, *, frontier_moved: bool, level_moved: bool, sent_order: bool) -> None:
+        """Ring members speak when the token comes. Only an external voter whose hold statement is
+        needed for a majority has to speak up by itself."""
+        site = self.site
+        view = site.view
+        if frontier_moved and not site.in_ring and view.ring_voters <= len(view.electorate) // 2:
+            site.confirm()

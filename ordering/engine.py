@@ -1,0 +1,648 @@
+"""One door in, one door out: ``Engine.handle(event, now) -> effects``. Dispatch only.
+
+The engine owns no rule of its own. It hands each packet to the part that understands it, then
+settles: moves the frontier, takes and passes the token, delivers, watches for gaps, and states when
+it wants to be woken.
+"""
+
+from random import Random
+
+from ordering import packets as p
+from ordering.birth import Birth
+from ordering.config import MS, Config
+from ordering.delivery import DeliveryCursor
+from ordering.detection import Detection
+from ordering.disciplines import make_discipline
+from ordering.effects import Effect, Ending, EndMembership, RequestState, SetTimer
+from ordering.errors import InvariantViolation, MembershipError
+from ordering.events import (
+    ChangeRequested,
+    Event,
+    PacketsReceived,
+    Started,
+    StateTransferred,
+    SubmitRequested,
+    TimerFired,
+)
+from ordering.lanes import Lanes
+from ordering.membership import Membership
+from ordering.packets import ChangeKind, Order, Packet, Standing
+from ordering.recovery import Recovery
+from ordering.retransmission import Retransmission, block_packet
+from ordering.rtt import RoundTrip
+from ordering.site import Site, Timer
+from ordering.state import LEGAL_PACKETS, MOVES, RING, State
+from ordering.submission import Submission
+from ordering.views import Member, SiteId, View, ViewId
+
+
+class Engine:
+    """The RMP engine of one site in one group. Same state, event and time: same effects."""
+
+    def __init__(self, config: Config, member: Member, rng: Random) -> None:
+        self.site = site = Site(config, member, rng)
+        self.rtt = RoundTrip(config)
+        self.discipline = make_discipline(config.discipline, site)
+        self.detection = Detection(site, self.rtt)
+        self.membership = Membership(site, self.detection)
+        self.recovery = Recovery(site, self.detection, self.discipline, self.rtt)
+        self.retransmission = Retransmission(site, self.rtt)
+        self.lanes = Lanes(site, self.rtt)
+        self.submission = Submission(site, self.detection, self.lanes, self.rtt)
+        self.delivery = DeliveryCursor(site)
+        self.birth = Birth(site)
+        self._passing: Order | None = None  # our block whose receiver has not shown up yet
+        self._pass_tries = 0
+        self._passed_at = 0
+        self._probe_gap = 0
+        self._resting_at = -1  # frontier at which this site holds the token with nothing to do
+        self._wake_at = 0
+        self.founded = False  # here since the first slot, so no state transfer was ever needed
+        self._handlers = {
+            p.Data: self._on_data,
+            p.Ack: self._on_ack,
+            p.Confirm: self._on_confirm,
+            p.Nack: self.retransmission.answer,
+            p.NewList: self._on_new_list,
+            p.ListChangeRequest: self._on_list_change_request,
+            p.Probe: self._on_probe,
+            p.Collected: self._on_collected,
+            p.NotMember: self._on_not_member,
+            p.Hello: self._on_hello,
+            p.Poll: self.recovery.on_poll,
+            p.PollReply: self.recovery.on_poll_reply,
+            p.RecoveryStart: self._on_recovery_start,
+            p.RecoveryVote: self.recovery.on_vote,
+            p.RecoveryNewList: self._on_recovery_new_list,
+            p.RecoveryAckNewList: self.recovery.on_ack_new_list,
+            p.RecoveryAbort: self.recovery.on_abort,
+            p.DataConfirm: self.lanes.on_confirm,
+        }
+        self._timers = {
+            Timer.DATA: self.submission.fire,
+            Timer.PASS: self._fire_pass,
+            Timer.NACK: self.retransmission.fire,
+            Timer.PROBE: self._fire_probe,
+            Timer.PASSIVE: self._fire_passive,
+            Timer.POLL: self.recovery.fire_poll,
+            Timer.RECOVERY: self.recovery.fire,
+            Timer.REQUEST: self._fire_request,
+            Timer.HELLO: self.birth.fire,
+            Timer.LANE: self.lanes.fire,
+        }
+
+    # -- the door --------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        return self.site.state
+
+    def handle(self, event: Event, now: int) -> list[Effect]:
+        """React to one event at ``now`` (nanoseconds, never going back)."""
+        site = self.site
+        if now < site.now:
+            raise InvariantViolation(f"time went back from {site.now} to {now}")
+        site.now = now
+        site.out = []
+        if site.state is State.GONE:
+            return site.out
+        before = site.state
+        match event:
+            case PacketsReceived(packets):
+                for packet in packets:
+                    self._receive(packet)
+            case TimerFired():
+                self._fire_due()
+            case SubmitRequested():
+                self.submission.submit(event, self.delivery.view)
+            case Started(founder):
+                self._start(founder=founder)
+            case ChangeRequested(kind, subject):
+                self._change(kind, subject)
+            case StateTransferred():
+                self.membership.promotable = True
+        self._settle()
+        self._move(before)
+        return site.out
+
+    def _move(self, before: State) -> None:
+        """Find our place in the state table, check the move, and say when to wake us."""
+        site = self.site
+        after = self._place()
+        if after is not before and after not in MOVES[before]:
+            raise InvariantViolation(f"illegal move from {before.value} to {after.value}")
+        site.state = after
+        if after is State.GONE:
+            site.deadlines.clear()
+            return
+        wake_at = min(site.deadlines.values(), default=0)
+        if wake_at != self._wake_at:
+            self._wake_at = wake_at
+            if wake_at:
+                site.out.append(SetTimer(wake_at))
+
+    def _place(self) -> State:
+        site = self.site
+        if site.outside:
+            return site.state
+        if self.recovery.decision is not None:
+            return State.CATCHING_UP
+        if self.recovery.initiating:
+            return State.INITIATING
+        if site.fenced:
+            return State.PROMISED
+        if site.holds_token():
+            return State.TOKEN_SITE
+        if self._passing is not None:
+            return State.PASSING_TOKEN
+        waiting = site.queue.blocks
+        if any(ts > site.queue.frontier and order.next_site == site.me for ts, order in waiting.items()):
+            return State.GETTING_PACKETS
+        return State.NOT_TOKEN_SITE
+
+    # -- local events ----------------------------------------------------------------------------
+
+    def _start(self, *, founder: bool) -> None:
+        site = self.site
+        if founder:
+            site.state = State.FOUNDING
+            self.birth.fire()
+            self._try_birth(self.birth.complete())
+        else:
+            self._join()
+
+    def _join(self) -> None:
+        self.site.state = State.JOINING
+        self.site.disarm(Timer.HELLO)
+        self.membership.want(ChangeKind.JOIN, self.site.member)
+
+    def _change(self, kind: ChangeKind, subject: int) -> None:
+        site = self.site
+        if site.outside:
+            raise MembershipError(f"kind: cannot ask for {kind.name} while {site.state.value}; join first")
+        if kind is ChangeKind.LEAVE:
+            if site.view.electorate == (site.me,):
+                raise MembershipError("kind: the last voter cannot LEAVE; stop the process instead")
+            self.membership.leaving = True
+            return
+        member = next((m for m in site.view.members if m.site == subject), None)
+        if kind is not ChangeKind.REMOVE or member is None:
+            raise MembershipError(
+                f"site: {subject} is not a member that can be asked to {kind.name};"
+                " use LEAVE for this site or REMOVE with a member's id"
+            )
+        self.membership.want(ChangeKind.REMOVE, member)
+
+    def _end(self, ending: Ending) -> None:
+        """R17: stop serving at once."""
+        site = self.site
+        if site.state is not State.GONE:
+            self.submission.abandon()
+            site.out.append(EndMembership(ending))
+            site.state = State.GONE
+
+    # -- packets ---------------------------------------------------------------------------------
+
+    def _receive(self, packet: Packet) -> None:
+        """Filter, learn from the head, then hand over."""
+        site = self.site
+        head = packet.head
+        kind = type(packet)
+        if head.group != site.group:
+            site.count("dropped: foreign group")
+        elif kind not in LEGAL_PACKETS[site.state]:
+            site.count(f"dropped: {kind.__name__} while {site.state.value}")
+        elif site.outside or head.chain == 0:
+            self._handlers[kind](packet)  # type: ignore[operator]
+        elif head.chain != site.chain:
+            self._on_foreign_chain(packet)
+        elif self._learn(packet):
+            self._handlers[kind](packet)  # type: ignore[operator]
+
+    def _learn(self, packet: Packet) -> bool:
+        """Take in the head's statements; true if the packet itself may be worked on."""
+        site = self.site
+        head = packet.head
+        member = site.view.member(head.sender)
+        if member is None:
+            self._on_outsider(packet)
+        elif member.boot != head.boot:
+            site.count("dropped: stale boot")
+            return False
+        if head.epoch == site.epoch:
+            site.stability.note(head)
+            site.queue.known_end = max(site.queue.known_end, head.received)
+            if member is not None:
+                self.detection.heard(head.sender)
+            return True
+        if head.epoch > site.epoch:
+            self.retransmission.behind_epoch = max(self.retransmission.behind_epoch, head.epoch)
+            return isinstance(packet, p.Data | p.Ack | p.NewList | p.Collected | p.NotMember | p.Nack)
+        if member is not None:
+            self.retransmission.help_laggard(head.sender, head.epoch)
+        return isinstance(packet, p.Data | p.Nack | p.ListChangeRequest)
+
+    def _on_outsider(self, packet: Packet) -> None:
+        """The sender is in no view we know: it may be newer than we are, or out (R17)."""
+        sender = packet.head.sender
+        if isinstance(packet, p.RecoveryStart) and (member := packet.view.member(sender)) is not None:
+            self.membership.tell_outsider(sender, member.address, self.delivery.view)
+        else:
+            self.membership.tell_outsider(sender, "", self.delivery.view)
+
+    def _on_foreign_chain(self, packet: Packet) -> None:
+        """Another chain of this group. In epoch 0 ours may never live: take the one that does (R9)."""
+        site = self.site
+        if site.epoch == 0 and isinstance(packet, p.NewList):
+            self._begin(packet)
+        else:
+            site.count("dropped: foreign chain")
+
+    def _on_data(self, packet: p.Data) -> None:
+        site = self.site
+        batch = packet.batch
+        if not batch.qos.rides_the_ring:
+            if site.view.has(batch.source):
+                self.lanes.on_data(batch, self.delivery.view)
+            return
+        reason = site.queue.add_batch(batch, site.config.horizon)
+        if reason:
+            site.count(reason)
+
+    def _on_ack(self, packet: p.Ack) -> None:
+        self._on_order(packet.order)
+
+    def _on_order(self, order: Order) -> None:
+        site = self.site
+        if order.epoch == site.epoch:
+            reason = site.queue.add_block(order, site.config.horizon)
+            if reason:
+                site.count(reason)
+        elif order.epoch > site.epoch:
+            self.retransmission.behind_epoch = max(self.retransmission.behind_epoch, order.epoch)
+        else:
+            site.count("dropped: order of an earlier epoch")
+
+    def _on_new_list(self, packet: p.NewList) -> None:
+        site = self.site
+        order = packet.order
+        if site.outside:
+            self._begin(packet)
+        elif order.is_install and order.epoch == site.epoch + 1:
+            self.recovery.decide(order)
+        else:
+            self._on_order(order)
+
+    def _begin(self, packet: p.NewList) -> None:
+        """A view names us. A founder that missed the birth may only begin with the first slot: it
+        votes, and must not claim to hold what it never had. A learner begins anywhere (R7)."""
+        order = packet.order
+        view = order.view
+        if view is None or not self._names_me(view):
+            return
+        if self.site.me not in view.electorate:
+            self._begin_as_learner(packet, view)
+        elif order.ts == 1:
+            self._enter_chain(packet.head.chain, view)
+            self._on_new_list(packet)
+
+    def _begin_as_learner(self, packet: p.NewList, view: View) -> None:
+        """RMP §4.3: the NewList that names us hands us the vector; the state follows (R7)."""
+        site = self.site
+        order = packet.order
+        site.disarm(Timer.HELLO)
+        site.chain = packet.head.chain
+        site.epoch = order.epoch
+        site.queue.start_at(order)
+        site.note_addresses()
+        self.delivery.start_at(order.ts)
+        site.stability.enter_epoch(0)
+        site.stability.note(packet.head)
+        site.state = State.NOT_TOKEN_SITE
+        self.detection.enter_epoch()
+        site.out.append(RequestState(order.ts, view.electorate))
+
+    def _names_me(self, view: View | None) -> bool:
+        member = view.member(self.site.me) if view is not None else None
+        return member is not None and member.boot == self.site.member.boot
+
+    def _on_confirm(self, packet: p.Confirm) -> None:
+        if self.site.queue.tail is not None and packet.head.sender == self.site.queue.tail.next_site:
+            self.detection.progress()
+
+    def _on_probe(self, packet: p.Probe) -> None:
+        """The resting token site asks: answer to all, so that everyone hears everyone."""
+        if self.site.me not in packet.owing:
+            self.detection.progress()
+        if not self.site.fenced:
+            self.site.confirm()
+
+    def _on_list_change_request(self, packet: p.ListChangeRequest) -> None:
+        site = self.site
+        change = packet.change
+        if change.kind is ChangeKind.JOIN and site.view.has(change.member.site):
+            self._resend_seat(change.member)
+        elif change.kind is ChangeKind.RETURN and packet.head.epoch != site.epoch:
+            site.count("dropped: return from an earlier epoch")
+        else:
+            self.membership.on_request(packet)
+
+    def _resend_seat(self, joiner: Member) -> None:
+        """The joiner lost the NewList that names it: any later view block serves as well. A founder
+        that missed the birth needs the first install, or must come back as someone new."""
+        if joiner.site in self.site.view.electorate:
+            self.retransmission.send_install(joiner.site, 0)
+            return
+        for ts, view in reversed(self.site.queue.views):
+            order = self.site.queue.blocks.get(ts)
+            if order is not None and view.has(joiner.site):
+                self.site.unicast(joiner.site, block_packet(self.site, order))
+                return
+
+    def _on_collected(self, packet: p.Collected) -> None:
+        """Our gap cannot be filled any more: only a new start with a state transfer helps (R17)."""
+        if self.site.outside or self.retransmission.is_hopeless(packet):
+            self._end(Ending.COLLECTED)
+
+    def _on_not_member(self, packet: p.NotMember) -> None:
+        """R17. An older view than ours says nothing: the sender may not know us yet."""
+        if packet.view.id >= self.site.view.id and not self._names_me(packet.view):
+            self._end(self.membership.ending())
+
+    # -- birth and view change -------------------------------------------------------------------
+
+    def _on_hello(self, packet: p.Hello) -> None:
+        site = self.site
+        if site.state is not State.FOUNDING:
+            self.birth.answer(packet, Standing.MEMBER if site.epoch else Standing.UNDECIDED)
+            return
+        self.birth.answer(packet, Standing.NEVER)
+        if packet.standing is Standing.MEMBER and packet.answers == site.member.boot:
+            self._join()
+        else:
+            self._try_birth(self.birth.on_hello(packet))
+
+    def _try_birth(self, view: View | None) -> None:
+        if view is None or self.site.state is not State.FOUNDING:
+            return
+        self._enter_chain(self.birth.chain_of(view), view)
+        if view.electorate[0] == self.site.me:
+            self.recovery.initiate()
+
+    def _enter_chain(self, chain: int, view: View) -> None:
+        """Epoch 0: fenced from the start, nothing ordered, waiting for the decision of instance 0."""
+        site = self.site
+        self.founded = True
+        site.disarm(Timer.HELLO)
+        site.chain = chain
+        site.epoch = 0
+        site.state = State.PROMISED
+        site.queue.found(View(ViewId(0, 0), view.members, view.electorate, ()))
+        site.note_addresses()
+        self.recovery.enter_epoch()
+        site.fenced = True
+        self.recovery.wait_for_others()
+
+    def _on_recovery_start(self, packet: p.RecoveryStart) -> None:
+        site = self.site
+        if site.state is State.FOUNDING:
+            if packet.head.epoch or not self._names_me(packet.view):
+                return
+            self._enter_chain(packet.head.chain, packet.view)
+        self.recovery.on_start(packet)
+
+    def _on_recovery_new_list(self, packet: p.RecoveryNewList) -> None:
+        self.recovery.on_new_list(packet)
+
+    def _install(self, order: Order) -> None:
+        """R3: erase what lies above the sync point and enter the epoch, in one step."""
+        site = self.site
+        sync = order.ts - 1
+        decided_here = self.recovery.decided_here is order
+        self.delivery.erase_above(sync)
+        site.queue.erase_above(sync)
+        site.epoch = order.epoch
+        self.recovery.enter_epoch()
+        site.stability.enter_epoch(order.ts)
+        site.queue.known_end = sync
+        site.queue.add_block(order, site.config.horizon)
+        placed = site.queue.next_complete()
+        assert placed is order
+        self._passing = None
+        self._resting_at = -1
+        if not site.view.has(site.me):
+            self._end(self.membership.ending())
+            return
+        self.detection.enter_epoch()
+        site.note_addresses()
+        self.lanes.enter_view()
+        self.submission.reclaim()
+        self.submission.resend()
+        if decided_here:
+            site.multicast(block_packet(site, order))
+            self._pass_token(order)
+
+    # -- settling --------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Bring the site to rest after an event: nothing below waits for a timer."""
+        site = self.site
+        if site.outside:
+            return
+        frontier, level, sent = site.queue.frontier, site.stability.majority + site.stability.stable, False
+        while site.state is not State.GONE:
+            self._advance()
+            decision = self.recovery.decision
+            if decision is not None and site.queue.frontier >= decision.ts - 1:
+                self._install(decision)
+                continue
+            self._update_levels()
+            if not site.holds_token() or not self._order():
+                break
+            sent = True
+        if site.state is State.GONE:
+            return
+        if not site.fenced:
+            self.delivery.run()
+            if self.delivery.view is not None:
+                self.membership.tell_dropped(self.delivery.view)
+            self._collect()
+            self._keep_watch()
+            self.discipline.notify(
+                frontier_moved=site.queue.frontier > frontier,
+                level_moved=site.stability.majority + site.stability.stable > level,
+                sent_order=sent,
+            )
+        self.retransmission.watch()
+
+    def _advance(self) -> None:
+        site = self.site
+        moved = False
+        while (order := site.queue.next_complete()) is not None:
+            moved = True
+            self.submission.note_order(order)
+            if order.view is not None:
+                site.note_addresses()
+                self.lanes.enter_view()
+                if not site.view.has(site.me):
+                    site.arm(Timer.REQUEST, 1)
+        if moved:
+            self.detection.progress()
+            self.recovery.caught_up()
+
+    def _update_levels(self) -> None:
+        site = self.site
+        if not site.fenced:
+            site.stability.held[site.me] = site.queue.frontier
+            site.stability.received[site.me] = site.queue.frontier
+            site.stability.update(site.view, site.queue.frontier)
+
+    def _order(self) -> bool:
+        """We are the token site: order a membership change, data, or nothing; or rest."""
+        site = self.site
+        before = site.view
+        ts = site.queue.frontier + 1
+        next_site = self.discipline.next_site
+        view = self.membership.next_view(ts)
+        if view is not None:
+            order = Order(site.epoch, ts, site.me, next_site(view), view=view, vector=self._vector(view))
+        elif runs := site.queue.orderable(before, site.config.block_messages):
+            order = Order(site.epoch, ts, site.me, next_site(before), runs)
+        elif self.discipline.wants_null():
+            order = Order(site.epoch, ts, site.me, next_site(before))
+        else:
+            self._rest()
+            return False
+        site.queue.add_block(order, site.config.horizon)
+        self._advance()
+        self._update_levels()
+        addresses = {m.address: None for v in (before, site.view) for m in v.members}
+        site.multicast_to(tuple(addresses), block_packet(site, order))
+        if view is not None:
+            self.membership.note_order(before, order)
+        self._pass_token(order)
+        return True
+
+    def _vector(self, view: View) -> tuple[tuple[SiteId, int], ...]:
+        ordered = dict(self.site.queue.vector())
+        return tuple((member.site, ordered.get(member.site, 0)) for member in view.members)
+
+    def _collect(self) -> None:
+        site = self.site
+        stability = site.stability
+        keep_from = max(stability.everyone, site.queue.frontier - site.config.retain_slots)
+        site.queue.collect(min(self.delivery.cursor, stability.majority, keep_from))
+
+    # -- the token -------------------------------------------------------------------------------
+
+    def _pass_token(self, order: Order) -> None:
+        site = self.site
+        self._resting_at = -1
+        if order.next_site == site.me:
+            self._passing = None
+            return
+        self._passing = order
+        self._pass_tries = 0
+        self._passed_at = site.now
+        self.detection.duties.clear()
+        self.detection.owe(order.next_site)
+        site.arm(Timer.PASS, self.rtt.rto)
+
+    def _fire_pass(self) -> None:
+        """The receiver of the token has not shown up: give it our block again."""
+        site = self.site
+        if self._passing is None or site.fenced:
+            return
+        self._pass_tries += 1
+        site.unicast(self._passing.next_site, block_packet(site, self._passing))
+        backoff = min(self.rtt.rto << min(self._pass_tries, 6), site.config.rto_max_ms * MS)
+        site.arm(Timer.PASS, backoff)
+        self._check_suspects()
+
+    def _rest(self) -> None:
+        """Nothing to order and all is held: say so once (RMP's Confirm), then probe ever more rarely."""
+        site = self.site
+        if self._resting_at == site.queue.frontier:
+            return
+        self._resting_at = site.queue.frontier
+        self.detection.duties.clear()
+        if len(site.view.members) > 1:
+            site.confirm()
+            self._probe_gap = self.rtt.rto
+            site.arm(Timer.PROBE, self._probe_gap)
+
+    def _fire_probe(self) -> None:
+        site = self.site
+        if self._resting_at < 0 or site.fenced:
+            return
+        self.detection.progress()
+        owing = tuple(debtor for debtor in self.detection.duties)
+        for debtor in site.view.ring:
+            self.detection.owe(debtor)
+        site.multicast(p.Probe(site.head(), owing))
+        waiting = any(site.stability.received.get(s, 0) < site.queue.last_real_ts for s in site.view.ring)
+        self._probe_gap = min(self._probe_gap * 2, site.config.probe_ms * MS)
+        site.arm(Timer.PROBE, self.rtt.rto * 2 if owing or waiting else self._probe_gap)
+        self.membership.remove_the_lost()
+        self._check_suspects()
+
+    def _keep_watch(self) -> None:
+        """Who has shown up owes nothing more; who does not rest does not probe."""
+        site = self.site
+        passing = self._passing
+        if passing is not None:
+            shown = site.stability.received.get(passing.next_site, 0) >= passing.last_ts
+            if shown or site.queue.frontier > passing.last_ts:
+                if not self._pass_tries:
+                    self.rtt.sample(site.now - self._passed_at)
+                self._passing = None
+                self.detection.settle(passing.next_site)
+                site.disarm(Timer.PASS)
+        if not site.holds_token():
+            self._resting_at = -1
+            site.disarm(Timer.PROBE)
+        elif self._resting_at >= 0:
+            for debtor, duty in list(self.detection.duties.items()):
+                answered = self.detection.last_heard.get(debtor, 0) > duty.since
+                if answered and site.stability.received.get(debtor, 0) >= site.queue.last_real_ts:
+                    self.detection.settle(debtor)
+        self._follow_view()
+
+    def _follow_view(self) -> None:
+        """Ask for our place in the view; a leaver asks to go once its own messages are ordered."""
+        site = self.site
+        membership = self.membership
+        if membership.leaving and not self.submission.pending and site.view.has(site.me):
+            membership.want(ChangeKind.LEAVE, site.member)
+        membership.follow_view()
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def _fire_due(self) -> None:
+        site = self.site
+        self._wake_at = 0
+        for timer, fire in self._timers.items():
+            deadline = site.deadlines.get(timer)
+            if deadline is not None and deadline <= site.now:
+                del site.deadlines[timer]
+                fire()
+
+    def _fire_passive(self) -> None:
+        """Passive detector (iRBP §4.1): no progress, nobody in particular."""
+        site = self.site
+        site.arm(Timer.PASSIVE, site.config.passive_ms * MS + site.jitter(site.config.passive_ms))
+        if site.state in RING and not site.holds_token():
+            self.recovery.start_poll()
+
+    def _fire_request(self) -> None:
+        """Membership wishes; a site whose removal is on its way keeps stating what it holds."""
+        site = self.site
+        if site.state in RING and not site.view.has(site.me):
+            site.confirm()
+            site.arm(Timer.REQUEST, site.config.request_ms * MS)
+        else:
+            self.membership.fire()
+
+    def _check_suspects(self) -> None:
+        if self.detection.suspects():
+            self.recovery.start_poll()

@@ -1,0 +1,69 @@
+"""What can go wrong at the local door of the engine.
+
+    OrderingError
+    ├── ConfigurationError      a setting is missing, out of range or contradicts another
+    ├── SubmitError             a message was refused; nothing of it entered the ring
+    │   ├── UnknownQos          no such quality of service
+    │   ├── KTooLarge           K is not below the number of voters
+    │   ├── MessageTooLarge     over the 16 MiB limit
+    │   ├── NotMember           this site has not joined, has left or was removed
+    │   ├── NoPrimary           this site cannot reach a majority
+    │   └── Overloaded          the send window is full
+    ├── MembershipError         a membership change that cannot be asked for
+    ├── DecodeError             a datagram that is not one of ours (drivers count it and drop it)
+    └── InvariantViolation      the engine found itself in an impossible state: stop the replica
+
+A packet that comes at the wrong moment raises nothing: it is counted and dropped (R18).
+"""
+
+
+class OrderingError(Exception):
+    """Root of everything the engine raises."""
+
+
+class ConfigurationError(OrderingError):
+    """A setting is wrong; the message names the field and the way out."""
+
+
+class SubmitError(OrderingError):
+    """A message was refused at submission; it was not sent and will not be."""
+
+
+class UnknownQos(SubmitError):
+    """No such quality of service."""
+
+
+class KTooLarge(SubmitError):
+    """K-resilience asked for more failures than there are other voters."""
+
+
+class MessageTooLarge(SubmitError):
+    """The message exceeds ``message_bytes_max``."""
+
+
+class NotMember(SubmitError):
+    """This site is not, or no longer, a member of the group."""
+
+
+class NoPrimary(SubmitError):
+    """This site is cut off from a majority of the electorate; it must not accept work."""
+
+
+class Overloaded(SubmitError):
+    """The send window is full; wait for deliveries and submit again."""
+
+
+class MembershipError(OrderingError):
+    """A membership change that makes no sense at this site."""
+
+
+class DecodeError(OrderingError):
+    """A datagram that cannot be one of ours. ``reason`` is a short word to count by."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class InvariantViolation(OrderingError):
+    """Broken invariant: the site must stop rather than go on with a state it cannot trust."""

@@ -1,0 +1,54 @@
+"""What can happen to a site. Past tense: it has happened, the engine reacts.
+
+Events and effects are frozen msgspec structs: they are built millions of times a second, and a
+frozen dataclass costs several times as much to build (``docs/decisions/001``).
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+from ordering.packets import ChangeKind, Packet
+from ordering.qos import MAJORITY, Qos
+from ordering.views import NO_SITE, SiteId
+
+
+class Started(msgspec.Struct, frozen=True):
+    """The host is ready. A founder takes part in the birth of the group; anyone else joins it."""
+
+    founder: bool
+
+
+class PacketsReceived(msgspec.Struct, frozen=True):
+    """Everything one drain of the socket brought, in order of arrival."""
+
+    packets: tuple[Packet, ...]
+
+
+class TimerFired(msgspec.Struct, frozen=True):
+    """The time of the last ``SetTimer`` has come."""
+
+
+class SubmitRequested(msgspec.Struct, frozen=True):
+    """The application multicasts messages of one quality; they keep their order."""
+
+    messages: tuple[bytes, ...]
+    qos: Qos = MAJORITY
+
+
+class ChangeRequested(msgspec.Struct, frozen=True):
+    """An operator's membership change: LEAVE (this site) or REMOVE (``site``)."""
+
+    kind: ChangeKind
+    site: SiteId = NO_SITE
+
+
+class StateTransferred(msgspec.Struct, frozen=True):
+    """A learner's application now has the state at ``ts`` and verified it: ask for promotion (R7)."""
+
+    ts: int
+
+
+Event: TypeAlias = (
+    Started | PacketsReceived | TimerFired | SubmitRequested | ChangeRequested | StateTransferred
+)

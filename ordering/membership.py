@@ -1,0 +1,246 @@
+"""Join, promote, leave, remove, return: single ordered NewLists (RMP §4.3, rules R5, R6, R7).
+
+``apply_change`` is the pure heart: a view and a change give the next view, or nothing if there is
+nothing to do. The rest asks for changes until they have happened and keeps the requests of others
+until this site has the token.
+"""
+
+from ordering.config import MS
+from ordering.detection import Detection
+from ordering.effects import Ending
+from ordering.packets import Change, ChangeKind, ListChangeRequest, NotMember, Order
+from ordering.site import Site, Timer
+from ordering.state import State
+from ordering.views import NO_SITE, Member, SiteId, View, ViewId, count_in, majority_of
+
+REQUESTS_MAX = 64
+RETURN_DOUBLINGS = 5
+
+
+def apply_change(view: View, change: Change, after: SiteId, ts: int, *, joint: bool) -> View | None:
+    """The view that ``change`` makes of ``view`` at slot ``ts``; None if it changes nothing.
+
+    ``after`` is the token site: who enters the ring enters behind it. ``joint`` says that the last
+    electorate change still needs both quorums, so another one must wait (R5).
+    """
+    subject = change.member
+    known = view.member(subject.site)
+    members, electorate, ring = view.members, view.electorate, view.ring
+    match change.kind:
+        case ChangeKind.JOIN:
+            if known is not None:
+                return None
+            members, ring = _seat_joiner(view, subject, after)
+        case ChangeKind.RETURN:
+            if known is None or subject.site in ring or known.boot != subject.boot:
+                return None
+            if any(m.replaces == subject.site for m in members):
+                return None  # a late request of one that is known to be dead
+            ring = _insert_after(ring, after, subject.site)
+        case ChangeKind.PROMOTE:
+            if known is None or subject.site in electorate or subject.site not in ring:
+                return None
+            electorate = (*(s for s in electorate if s != known.replaces), subject.site)
+            members = tuple(
+                _promoted(m) if m.site == subject.site else m for m in members if m.site != known.replaces
+            )
+            ring = tuple(s for s in ring if s != known.replaces)
+        case ChangeKind.LEAVE | ChangeKind.REMOVE:
+            if known is None or electorate == (subject.site,):
+                return None
+            members = tuple(m for m in members if m.site != subject.site)
+            electorate = tuple(s for s in electorate if s != subject.site)
+            ring = tuple(s for s in ring if s != subject.site)
+    next_id = ViewId(view.id.epoch, view.id.revision + 1)
+    if electorate == view.electorate:
+        if joint:
+            return View(next_id, members, electorate, ring, view.joint_ts, view.joint_electorate)
+        return View(next_id, members, electorate, ring)
+    if joint or not (_ring_is_majority(view.ring, view.electorate) and _ring_is_majority(ring, electorate)):
+        return None
+    return View(next_id, members, electorate, ring, ts, view.electorate)
+
+
+def _ring_is_majority(ring: tuple[SiteId, ...], electorate: tuple[SiteId, ...]) -> bool:
+    """Only a ring that is a majority, before and after, may change the electorate: otherwise the
+    change could wedge the very group that orders it."""
+    return count_in(electorate, ring) >= majority_of(electorate)
+
+
+def _seat_joiner(view: View, joiner: Member, after: SiteId) -> tuple[tuple[Member, ...], tuple[SiteId, ...]]:
+    """A learner behind the token site. Whoever was at its address before is dead: out of the ring
+    at once, and out of the electorate when the learner is promoted in its place (R6)."""
+    earlier = [m for m in view.members if m.address == joiner.address]
+    dead_voter = next((m.site for m in earlier if m.site in view.electorate), NO_SITE)
+    dead_learners = tuple(m.site for m in earlier if m.site not in view.electorate)
+    members = tuple(m for m in view.members if m.site not in dead_learners)
+    ring = tuple(s for s in view.ring if s not in {m.site for m in earlier})
+    seat = Member(joiner.site, joiner.boot, joiner.address, dead_voter)
+    return (*members, seat), _insert_after(ring, after, joiner.site)
+
+
+def _insert_after(ring: tuple[SiteId, ...], after: SiteId, site: SiteId) -> tuple[SiteId, ...]:
+    index = ring.index(after) + 1 if after in ring else len(ring)
+    return (*ring[:index], site, *ring[index:])
+
+
+def _promoted(member: Member) -> Member:
+    return Member(member.site, member.boot, member.address)
+
+
+class Membership:
+    """What this site wants changed, and what others asked it to change."""
+
+    def __init__(self, site: Site, detection: Detection) -> None:
+        self.site = site
+        self.detection = detection
+        self.wanted: dict[tuple[ChangeKind, SiteId], Change] = {}
+        self.requests: dict[tuple[ChangeKind, SiteId], tuple[int, Change]] = {}
+        self.leaving = False
+        self.promotable = False
+        self._falls = 0
+        self._return_at: int | None = None  # when to ask back into the ring
+        self._dropped: list[tuple[int, Member]] = []
+        self._told: dict[SiteId, int] = {}
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    def want(self, kind: ChangeKind, member: Member) -> None:
+        key = (kind, member.site)
+        if key not in self.wanted:
+            self.wanted[key] = Change(kind, member)
+            self.site.arm(Timer.REQUEST, 1)
+
+    def fire(self) -> None:
+        """Ask again for what has not happened yet."""
+        site = self.site
+        for change in self.wanted.values():
+            request = ListChangeRequest(site.head(), change, forwarded=False)
+            if site.state is State.JOINING:
+                site.multicast_to(site.config.contacts or site.config.founders, request)
+            else:
+                self._keep(change)
+                site.multicast(request)
+        if self.wanted or self._return_at is not None:
+            site.arm(Timer.REQUEST, site.config.request_ms * MS + site.jitter(site.config.request_ms))
+
+    def follow_view(self) -> None:
+        """Drop wishes that came true; form new ones from our place in the view (called when settled)."""
+        site = self.site
+        view = site.view
+        for key in [key for key, change in self.wanted.items() if self._has_happened(change)]:
+            del self.wanted[key]
+        me = view.member(site.me)
+        if me is None or self.leaving:
+            return
+        if site.me in view.ring:
+            self._return_at = None
+            if site.me not in view.electorate and self.promotable:
+                self.want(ChangeKind.PROMOTE, me)
+        elif self._return_at is None:
+            wait = site.config.return_ms * MS << min(self._falls, RETURN_DOUBLINGS)
+            self._return_at = site.now + wait + site.jitter(site.config.return_ms)
+            self._falls += 1
+            site.arm_if_idle(Timer.REQUEST, wait)
+        elif site.now >= self._return_at and site.queue.known_end == site.queue.frontier:
+            self.want(ChangeKind.RETURN, me)
+
+    def _has_happened(self, change: Change) -> bool:
+        view = self.site.view
+        subject = change.member.site
+        match change.kind:
+            case ChangeKind.JOIN:
+                return view.has(subject)
+            case ChangeKind.RETURN:
+                return subject in view.ring or not view.has(subject)
+            case ChangeKind.PROMOTE:
+                return subject in view.electorate or not view.has(subject)
+            case ChangeKind.LEAVE | ChangeKind.REMOVE:
+                return not view.has(subject)
+
+    def remove_the_lost(self) -> None:
+        """The slow, separate policy: voters long out of the ring and unheard leave the electorate."""
+        site = self.site
+        view = site.view
+        limit = site.config.remove_ms * MS
+        if not limit or site.me != view.ring[0] or len(view.electorate) <= site.config.electorate_min:
+            return
+        for lost in view.external:
+            member = view.member(lost)
+            if member is not None and site.now - self.detection.last_heard.get(lost, 0) >= limit:
+                self.want(ChangeKind.REMOVE, member)
+                return
+
+    # -- being asked -----------------------------------------------------------------------------
+
+    def on_request(self, request: ListChangeRequest) -> None:
+        site = self.site
+        self._keep(request.change)
+        tail = site.queue.tail
+        if not request.forwarded and tail is not None and tail.next_site != site.me:
+            site.unicast(tail.next_site, ListChangeRequest(site.head(), request.change, forwarded=True))
+
+    def _keep(self, change: Change) -> None:
+        key = (change.kind, change.member.site)
+        if key in self.requests or len(self.requests) < REQUESTS_MAX:
+            self.requests[key] = (self.site.now, change)
+        else:
+            self.site.count("membership requests dropped")
+
+    def next_view(self, ts: int) -> View | None:
+        """The token site's turn: the first request that changes something now."""
+        site = self.site
+        lifetime = 4 * site.config.request_ms * MS
+        joint = site.stability.joint(site.view)
+        for key, (asked_at, change) in list(self.requests.items()):
+            if site.now - asked_at > lifetime:
+                del self.requests[key]
+                continue
+            if change.kind is ChangeKind.JOIN and self._address_is_alive(change.member):
+                continue
+            view = apply_change(site.view, change, site.me, ts, joint=joint)
+            if view is not None:
+                del self.requests[key]
+                return view
+        return None
+
+    def _address_is_alive(self, joiner: Member) -> bool:
+        """A late duplicate of a dead process' request must not push out the one that lives now."""
+        site = self.site
+        limit = site.config.suspect_ms * MS
+        for member in site.view.members:
+            if member.address == joiner.address and member.site != joiner.site:
+                heard = self.detection.last_heard.get(member.site)
+                if heard is not None and site.now - heard < limit:
+                    return True
+        return False
+
+    # -- telling who is out ------------------------------------------------------------------------
+
+    def note_order(self, before: View, order: Order) -> None:
+        """This site ordered a NewList: whoever it dropped is told once a majority holds it."""
+        assert order.view is not None
+        self._dropped += [(order.ts, m) for m in before.members if not order.view.has(m.site)]
+
+    def tell_dropped(self, delivered: View) -> None:
+        site = self.site
+        for ts, member in list(self._dropped):
+            if site.stability.majority >= ts:
+                self._dropped.remove((ts, member))
+                if not delivered.has(member.site):
+                    site.multicast_to((member.address,), NotMember(site.head(), delivered))
+
+    def tell_outsider(self, sender: SiteId, address: str, delivered: View | None) -> None:
+        """Somebody of our chain speaks who is in no majority-held view (R17); say so, not too often."""
+        site = self.site
+        address = address or site.addresses.get(sender, "")
+        if delivered is None or delivered.has(sender) or not address:
+            return
+        if site.now - self._told.get(sender, -(10**18)) >= site.config.request_ms * MS:
+            if len(self._told) > REQUESTS_MAX:
+                self._told.clear()
+            self._told[sender] = site.now
+            site.multicast_to((address,), NotMember(site.head(), delivered))
+
+    def ending(self) -> Ending:
+        return Ending.LEFT if self.leaving else Ending.REMOVED

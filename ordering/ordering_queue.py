@@ -1,0 +1,308 @@
+"""RMP's two lists (§4.2): the DataList of what has come and the OrderingQ of what has an order.
+
+The DataList is kept per source: R10 orders a source contiguously, so "the data of these slots is
+here" is one comparison with the source's contiguous sequence number, not a search per packet.
+
+The OrderingQ holds blocks (``Order``), keyed by their first slot. ``frontier`` is the last slot of
+the gap-free, complete prefix: all orders and all their data. It moves by whole blocks; therefore a
+frontier, a sync point and a hold statement always name the end of a block, and erasing above one
+never splits an order. RMP keeps a slot per packet; a block per ACK says the same with less work.
+"""
+
+from collections.abc import Iterator
+
+from ordering.packets import Batch, Order, Run
+from ordering.qos import Level
+from ordering.views import SiteId, View
+
+
+class Source:
+    """What is known of one member's messages."""
+
+    __slots__ = ("batches", "boot", "contiguous", "delivered", "early", "ordered", "source_ordered")
+
+    def __init__(self, boot: int, seq: int) -> None:
+        self.boot = boot
+        self.ordered = seq  # last message with a slot in the complete prefix
+        self.contiguous = seq  # last message of the gap-free run received
+        self.delivered = seq  # last message of the gap-free run delivered
+        self.batches: dict[int, Batch] = {}
+        # SOURCE_ORDERED batches delivered ahead of their slot: first_seq → last_seq.
+        self.early: dict[int, int] = {}
+        self.source_ordered = False
+
+    def skip_early(self) -> None:
+        while (last := self.early.get(self.delivered + 1)) is not None:
+            self.delivered = last
+
+
+class OrderingQueue:
+    """Slots, gaps and the complete prefix of one site."""
+
+    def __init__(self) -> None:
+        self.sources: dict[SiteId, Source] = {}
+        self.blocks: dict[int, Order] = {}
+        self.started_at = 0  # slots up to here, and epochs before this one, were never ours
+        self.started_epoch = 0
+        self.base = 0  # everything up to here is collected
+        self.frontier = 0
+        self.known_end = 0  # highest slot anyone of this epoch was heard to have
+        self.tail: Order | None = None
+        self.last_real_ts = 0  # end of the last block that orders something
+        self.views: list[tuple[int, View]] = []
+        self.bytes = 0
+
+    # -- data ------------------------------------------------------------------------------------
+
+    def add_batch(self, batch: Batch, horizon: int) -> str:
+        """Store data. Returns an empty string, or the reason why it was dropped."""
+        source = self.sources.get(batch.source)
+        if source is None or source.boot != batch.boot:
+            return "data of a non-member"
+        if batch.last_seq <= source.contiguous or batch.first_seq in source.batches:
+            return "duplicate data"
+        if batch.last_seq > source.contiguous + horizon:
+            return "data beyond the horizon"
+        source.batches[batch.first_seq] = batch
+        self.bytes += sum(map(len, batch.messages))
+        if batch.qos.level == Level.SOURCE_ORDERED:
+            source.source_ordered = True
+        while (following := source.batches.get(source.contiguous + 1)) is not None:
+            source.contiguous = following.last_seq
+        return ""
+
+    def orderable(self, view: View, limit: int) -> tuple[Run, ...]:
+        """Runs for the next ACK: everything contiguous and unordered, in ring order, up to a limit."""
+        runs = []
+        for member in view.members:
+            source = self.sources.get(member.site)
+            if source is None or source.contiguous == source.ordered:
+                continue
+            count = source.contiguous - source.ordered
+            if count > limit:
+                count = self._whole_batches(source, limit)
+                if count == 0:
+                    continue
+            runs.append(Run(member.site, source.ordered + 1, count))
+            limit -= count
+        return tuple(runs)
+
+    def _whole_batches(self, source: Source, limit: int) -> int:
+        count = 0
+        while (batch := source.batches.get(source.ordered + count + 1)) is not None:
+            size = len(batch.messages)
+            if count + size > limit:
+                break
+            count += size
+        return count
+
+    # -- blocks ----------------------------------------------------------------------------------
+
+    def add_block(self, order: Order, horizon: int) -> str:
+        """Store a block of the current epoch. Returns an empty string, or why it was dropped."""
+        if order.ts <= self.frontier or order.ts in self.blocks:
+            return "duplicate order"
+        if order.last_ts > self.frontier + horizon:
+            return "order beyond the horizon"
+        self.blocks[order.ts] = order
+        self.known_end = max(self.known_end, order.last_ts)
+        return ""
+
+    def next_complete(self) -> Order | None:
+        """Move the frontier over one more complete block and return it."""
+        order = self.blocks.get(self.frontier + 1)
+        if order is None:
+            return None
+        for run in order.runs:
+            source = self.sources.get(run.source)
+            if source is None or source.contiguous < run.last_seq:
+                return None
+        self._place(order)
+        return order
+
+    def _place(self, order: Order) -> None:
+        self.frontier = order.last_ts
+        self.known_end = max(self.known_end, self.frontier)
+        self.tail = order
+        for run in order.runs:
+            self.sources[run.source].ordered = run.last_seq
+        if not order.is_null:
+            self.last_real_ts = order.last_ts
+        if order.view is not None:
+            self._enter_view(order.ts, order.view)
+
+    def _enter_view(self, ts: int, view: View) -> None:
+        """The view's members may send from this slot on; what a removed one left unordered ends."""
+        self.views.append((ts, view))
+        for member in view.members:
+            source = self.sources.get(member.site)
+            if source is None or source.boot != member.boot:
+                self.sources[member.site] = Source(member.boot, 0)
+        for site, source in self.sources.items():
+            if not view.has(site):
+                for first_seq in [seq for seq in source.batches if seq > source.ordered]:
+                    self._forget(source, first_seq)
+                source.contiguous = source.ordered
+
+    def found(self, view: View) -> None:
+        """Epoch 0 of a chain: its founders, and an empty order."""
+        self.views = [(0, view)]
+        self.sources = {member.site: Source(member.boot, 0) for member in view.members}
+
+    def start_at(self, order: Order) -> None:
+        """A joiner's log begins with the block that names it, and with that block's vector (R7)."""
+        assert order.view is not None
+        assert self.frontier == 0
+        boots = {member.site: member.boot for member in order.view.members}
+        for site, seq in order.vector:
+            self.sources[site] = Source(boots[site], seq)
+        self.base = self.started_at = order.ts - 1
+        self.started_epoch = order.epoch
+        self.blocks[order.ts] = order
+        self._place(order)
+
+    def erase_above(self, ts: int) -> None:
+        """R3: slots above the sync point never were. Their data becomes unordered again."""
+        for start in sorted((start for start in self.blocks if start > ts), reverse=True):
+            order = self.blocks.pop(start)
+            if start > self.frontier:
+                continue
+            for run in order.runs:
+                source = self.sources[run.source]
+                source.ordered = run.first_seq - 1
+                source.delivered = min(source.delivered, run.first_seq - 1)
+                source.skip_early()
+        self.frontier = min(self.frontier, ts)
+        self.known_end = self.frontier
+        while self.views and self.views[-1][0] > ts:
+            self.views.pop()
+        self.tail = self._block_ending_at(self.frontier)
+        self.last_real_ts = min(self.last_real_ts, self.frontier)
+
+    def _block_ending_at(self, ts: int) -> Order | None:
+        start = ts
+        while start > self.base:
+            if start in self.blocks:
+                return self.blocks[start]
+            start -= 1
+        return None
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    @property
+    def view(self) -> View:
+        """The view at the frontier: the one this site follows."""
+        return self.views[-1][1]
+
+    def vector(self) -> tuple[tuple[SiteId, int], ...]:
+        """Last ordered sequence number of each member at the frontier."""
+        return tuple((m.site, self.sources[m.site].ordered) for m in self.view.members)
+
+    def segments(self, order: Order) -> Iterator[tuple[int, Batch]]:
+        """The batches of a complete block with the timestamp of their first message."""
+        ts = order.ts + 1
+        for run in order.runs:
+            source = self.sources[run.source]
+            seq = run.first_seq
+            while seq <= run.last_seq:
+                batch = source.batches[seq]
+                yield ts, batch
+                ts += len(batch.messages)
+                seq += len(batch.messages)
+
+    def install_after(self, epoch: int) -> Order | None:
+        """The block that opened epoch ``epoch`` + 1, if it is still kept."""
+        for ts, view in self.views:
+            if view.id.epoch == epoch + 1 and view.id.revision == 0:
+                return self.blocks.get(ts)
+        return None
+
+    def blocks_between(self, first_ts: int, last_ts: int, most: int) -> Iterator[Order]:
+        """Blocks that touch the slots asked for, in order, as far as they are kept."""
+        found = 0
+        for start in sorted(self.blocks):
+            if start > last_ts or found >= most:
+                return
+            order = self.blocks[start]
+            if order.last_ts >= first_ts:
+                found += 1
+                yield order
+
+    def data_between(self, run: Run, most: int) -> Iterator[Batch]:
+        source = self.sources.get(run.source)
+        if source is None:
+            return
+        found = 0
+        for first_seq in sorted(source.batches):
+            if first_seq > run.last_seq or found >= most:
+                return
+            batch = source.batches[first_seq]
+            if batch.last_seq >= run.first_seq:
+                found += 1
+                yield batch
+
+    # -- gaps ------------------------------------------------------------------------------------
+
+    def missing_slots(self) -> tuple[int, int] | None:
+        """First and last missing slot, as far as one request can say it."""
+        ts = self.frontier + 1
+        while (order := self.blocks.get(ts)) is not None:
+            ts = order.last_ts + 1
+        if ts > self.known_end:
+            return None
+        above = [start for start in self.blocks if start > ts]
+        return ts, min(above) - 1 if above else self.known_end
+
+    def missing_data(self, most: int) -> tuple[Run, ...]:
+        """Messages that are ordered, or overtaken by later ones of their source, and not here."""
+        wanted: dict[SiteId, int] = {}
+        ts = self.frontier + 1
+        while (order := self.blocks.get(ts)) is not None:
+            for run in order.runs:
+                wanted[run.source] = max(run.last_seq, wanted.get(run.source, 0))
+            ts = order.last_ts + 1
+        missing: list[Run] = []
+        for site, source in self.sources.items():
+            last = max([wanted.get(site, 0), *source.batches]) if source.batches else wanted.get(site, 0)
+            if last <= source.contiguous:
+                continue
+            seq = source.contiguous + 1
+            while seq <= last and len(missing) < most:
+                upcoming = [first for first in source.batches if first >= seq]
+                end = min(upcoming) if upcoming else last + 1
+                if end > seq:
+                    missing.append(Run(site, seq, end - seq))
+                seq = end
+                while (batch := source.batches.get(seq)) is not None:
+                    seq = batch.last_seq + 1
+        return tuple(missing)
+
+    # -- garbage collection ----------------------------------------------------------------------
+
+    def collect(self, ts: int) -> None:
+        """Forget whole blocks up to ``ts``; the tail and the view in force always stay."""
+        while (order := self.blocks.get(self.base + 1)) is not None:
+            if order.last_ts > ts or order is self.tail:
+                return
+            for run in order.runs:
+                source = self.sources[run.source]
+                seq = run.first_seq
+                while seq <= run.last_seq:
+                    following = source.batches[seq].last_seq + 1
+                    self._forget(source, seq)
+                    seq = following
+            del self.blocks[order.ts]
+            self.base = order.last_ts
+            while len(self.views) > 1 and self.views[1][0] <= self.base + 1:
+                self.views.pop(0)
+            self._drop_empty_sources()
+
+    def _forget(self, source: Source, seq: int) -> None:
+        batch = source.batches.pop(seq)
+        source.early.pop(seq, None)
+        self.bytes -= sum(map(len, batch.messages))
+
+    def _drop_empty_sources(self) -> None:
+        members = {member.site for _, view in self.views for member in view.members}
+        for site in [s for s, source in self.sources.items() if s not in members and not source.batches]:
+            del self.sources[site]

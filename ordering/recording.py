@@ -1,0 +1,314 @@
+"""Recording v1: what sites did, as range rows, for audits, figures and the pipeline.
+
+One row tells of a *range*: ``count`` consecutive messages of one source under consecutive
+timestamps, as they were packed; never a row per message. A recording is a directory::
+
+    NAME-000001.parquet    closed: complete, immutable, moved in place by one rename
+    NAME-000002.parquet
+    NAME-000003.tmp        never read: a closed file on its way
+    NAME.tail.arrows       open: an Arrow stream that grows; its end may be torn by a crash
+
+Several recorders may share a directory under different names. ``read_recording`` reads all of it.
+No row is read twice: a tail names in its metadata the closed file it will become, and is passed over
+once that file exists.
+
+Columns (null where an event has no such thing):
+
+==================  ===================  =========================================================
+``schema_version``  uint16               1
+``chain``           uint64               the chain, 0 before the site has one
+``site``            uint64               who tells this row
+``boot``            fixed binary, 16     boot of ``site``, big-endian as on the wire
+``event``           string, dictionary   see below
+``epoch``           int64                view id the event happened in
+``revision``        int64
+``first_ts``        int64                first timestamp; null for messages without one
+``count``           int64                messages in the range
+``source``          uint64               whose messages
+``first_seq``       int64                sequence number of the first (of its source's lane)
+``qos``             string, dictionary   ``majority``, ``k=2`` …: what was asked for
+``session``         int64                session of the commands in the range, if one
+``first_request``   int64                request number of the first
+``mono_ns``         int64                monotonic clock of the site
+``wall_ns``         int64                wall clock of the site
+``digest``          binary               of the application state after the event, where known
+``detail``          string               free text: the view, the reason, the level reached
+==================  ===================  =========================================================
+
+Identities use 64 bits and are unsigned. Boots have 128, which no number column holds; hexadecimal
+text would double them. Whatever counts is below 2⁶³ (as on the wire) and signed, which every reader
+of Parquet understands.
+
+Events:
+
+=============  ====================================================================================
+``submitted``  the engine accepted a range of this site's own messages
+``abandoned``  accepted messages whose outcome this site will never know (R15)
+``delivered``  a range was handed to the application; ``detail`` is the level reached
+``retracted``  deliveries below majority with timestamps from ``first_ts`` on were taken back
+``applied``    a replica's state at ``first_ts`` had this ``digest``
+``level``      a majority holds everything up to ``first_ts``; ``detail`` is the stable timestamp
+``view``       the view at slot ``first_ts`` is in force; ``detail`` lists members, voters and ring
+``restored``   the application state at ``first_ts`` came from site ``source``
+``ended``      the membership is over; ``detail`` says why
+``crashed``    the process is gone, with its memory
+=============  ====================================================================================
+"""
+
+import os
+import re
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ordering.qos import Level, Qos
+from ordering.views import ViewId
+
+SCHEMA_VERSION: Final = 1
+BOOT_BYTES: Final = 16
+_BECOMES: Final = b"becomes"
+_CLOSED: Final = re.compile(r"(?P<name>.+)-(?P<number>\d{6})\.parquet")
+_TAIL_SUFFIX: Final = ".tail.arrows"
+_WORD: Final = pa.dictionary(pa.int16(), pa.string())
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("schema_version", pa.uint16(), nullable=False),
+        pa.field("chain", pa.uint64(), nullable=False),
+        pa.field("site", pa.uint64(), nullable=False),
+        pa.field("boot", pa.binary(BOOT_BYTES), nullable=False),
+        pa.field("event", _WORD, nullable=False),
+        pa.field("epoch", pa.int64()),
+        pa.field("revision", pa.int64()),
+        pa.field("first_ts", pa.int64()),
+        pa.field("count", pa.int64()),
+        pa.field("source", pa.uint64()),
+        pa.field("first_seq", pa.int64()),
+        pa.field("qos", _WORD),
+        pa.field("session", pa.int64()),
+        pa.field("first_request", pa.int64()),
+        pa.field("mono_ns", pa.int64(), nullable=False),
+        pa.field("wall_ns", pa.int64(), nullable=False),
+        pa.field("digest", pa.binary()),
+        pa.field("detail", pa.string()),
+    ]
+)
+
+
+class EventKind(StrEnum):
+    """The vocabulary of the ``event`` column."""
+
+    SUBMITTED = "submitted"
+    ABANDONED = "abandoned"
+    DELIVERED = "delivered"
+    RETRACTED = "retracted"
+    APPLIED = "applied"
+    LEVEL = "level"
+    VIEW = "view"
+    RESTORED = "restored"
+    ENDED = "ended"
+    CRASHED = "crashed"
+
+
+class Row(msgspec.Struct, kw_only=True):
+    """One range row; ``schema_version`` is added on writing."""
+
+    chain: int
+    site: int
+    boot: int
+    event: EventKind
+    mono_ns: int
+    wall_ns: int
+    view: ViewId | None = None
+    first_ts: int | None = None
+    count: int | None = None
+    source: int | None = None
+    first_seq: int | None = None
+    qos: Qos | None = None
+    session: int | None = None
+    first_request: int | None = None
+    digest: bytes | None = None
+    detail: str | None = None
+
+
+def qos_word(qos: Qos) -> str:
+    """As ``ordering.qos.parse_qos`` reads it."""
+    return f"k={qos.k}" if qos.level is Level.K_RESILIENT else qos.level.name.lower()
+
+
+# How each column comes out of a row.
+_COLUMNS: Final[dict[str, Callable[[Row], Any]]] = {
+    "schema_version": lambda row: SCHEMA_VERSION,
+    "chain": lambda row: row.chain,
+    "site": lambda row: row.site,
+    "boot": lambda row: row.boot.to_bytes(BOOT_BYTES, "big"),
+    "event": lambda row: row.event.value,
+    "epoch": lambda row: None if row.view is None else row.view.epoch,
+    "revision": lambda row: None if row.view is None else row.view.revision,
+    "first_ts": lambda row: row.first_ts,
+    "count": lambda row: row.count,
+    "source": lambda row: row.source,
+    "first_seq": lambda row: row.first_seq,
+    "qos": lambda row: None if row.qos is None else qos_word(row.qos),
+    "session": lambda row: row.session,
+    "first_request": lambda row: row.first_request,
+    "mono_ns": lambda row: row.mono_ns,
+    "wall_ns": lambda row: row.wall_ns,
+    "digest": lambda row: row.digest,
+    "detail": lambda row: row.detail,
+}
+
+
+class Recorder:
+    """Writes one named recording into a directory.
+
+    Rows gather in memory until ``rows_per_flush`` or ``flush()``; then they are in the tail and
+    survive the process. ``rotate()`` makes them a closed file, which survives the machine.
+    """
+
+    def __init__(
+        self, directory: Path, name: str, *, rows_per_flush: int = 1_000, rows_per_file: int = 100_000
+    ) -> None:
+        self.directory = directory
+        self.name = name
+        self.rows_per_flush = rows_per_flush
+        self.rows_per_file = rows_per_file
+        directory.mkdir(parents=True, exist_ok=True)
+        self._tail_path = directory / f"{name}{_TAIL_SUFFIX}"
+        self._waiting: list[Row] = []
+        self._batches: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._file: BinaryIO | None = None
+        self._stream: pa.RecordBatchStreamWriter | None = None
+        self._close_leftover()
+
+    def add(self, row: Row) -> None:
+        self._waiting.append(row)
+        if len(self._waiting) >= self.rows_per_flush:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand all rows to the operating system."""
+        if not self._waiting:
+            return
+        batch = _batch(self._waiting)
+        self._waiting = []
+        if self._stream is None:
+            self._open_tail()
+        assert self._stream is not None
+        assert self._file is not None
+        self._stream.write_batch(batch)
+        self._file.flush()
+        self._batches.append(batch)
+        self._rows += batch.num_rows
+        if self._rows >= self.rows_per_file:
+            self.rotate()
+
+    def rotate(self) -> Path | None:
+        """Close the tail: its rows become the next Parquet file. None if there are no rows."""
+        self.flush()
+        if not self._batches:
+            return None
+        path = self._write_closed(pa.Table.from_batches(self._batches, SCHEMA))
+        assert self._stream is not None
+        assert self._file is not None
+        self._stream.close()
+        self._file.close()
+        self._stream = self._file = None
+        self._tail_path.unlink()
+        self._batches = []
+        self._rows = 0
+        return path
+
+    def close(self) -> None:
+        self.rotate()
+
+    # -- files -----------------------------------------------------------------------------------
+
+    def _next_path(self) -> Path:
+        numbers = [number for path, name, number in _closed_files(self.directory) if name == self.name]
+        return self.directory / f"{self.name}-{max(numbers, default=0) + 1:06}.parquet"
+
+    def _open_tail(self) -> None:
+        schema = SCHEMA.with_metadata({_BECOMES: self._next_path().name.encode()})
+        self._file = self._tail_path.open("wb")
+        self._stream = pa.ipc.new_stream(self._file, schema)
+
+    def _write_closed(self, table: pa.Table) -> Path:
+        """Temporary name, sync, rename, sync of the directory: seen whole or not at all."""
+        path = self._next_path()
+        temporary = path.with_suffix(".tmp")
+        with temporary.open("wb") as file:
+            pq.write_table(table, file, compression="zstd")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        directory = os.open(self.directory, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        return path
+
+    def _close_leftover(self) -> None:
+        """A predecessor of this name died: what its tail holds becomes a closed file."""
+        if not self._tail_path.exists():
+            return
+        tail = _read_tail(self._tail_path)
+        if tail.batches and not (self.directory / tail.becomes).exists():
+            self._write_closed(pa.Table.from_batches(tail.batches, SCHEMA))
+        self._tail_path.unlink()
+
+
+def _batch(rows: list[Row]) -> pa.RecordBatch:
+    arrays = [
+        pa.array([column(row) for row in rows], SCHEMA.field(name).type) for name, column in _COLUMNS.items()
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+class Tail(NamedTuple):
+    """An open tail: the closed file it will become, and its batches as far as they are whole."""
+
+    becomes: str
+    batches: list[pa.RecordBatch]
+
+
+def read_recording(directory: Path) -> pa.Table:
+    """All rows of all recorders of a directory: closed files first, then open tails.
+
+    A tail that ends in the middle of a batch (its writer died, or is writing) gives what is whole.
+    Tails are read before the closed files are listed, so a rotation in between loses nothing.
+    """
+    tails = [_read_tail(path) for path in sorted(directory.glob(f"*{_TAIL_SUFFIX}"))]
+    closed = [path for path, _, _ in _closed_files(directory)]
+    done = {path.name for path in closed}
+    tables = [pq.read_table(path, schema=SCHEMA) for path in closed]
+    tables += [pa.Table.from_batches(tail.batches, SCHEMA) for tail in tails if tail.becomes not in done]
+    return pa.concat_tables(tables).unify_dictionaries() if tables else SCHEMA.empty_table()
+
+
+def _closed_files(directory: Path) -> list[tuple[Path, str, int]]:
+    """Closed files with their recorder's name and number, in order."""
+    matches = [(path, _CLOSED.fullmatch(path.name)) for path in sorted(directory.glob("*.parquet"))]
+    return [(path, match["name"], int(match["number"])) for path, match in matches if match is not None]
+
+
+def _read_tail(path: Path) -> Tail:
+    becomes = ""
+    batches: list[pa.RecordBatch] = []
+    try:
+        with path.open("rb") as file, pa.ipc.open_stream(file) as stream:
+            becomes = stream.schema.metadata[_BECOMES].decode()
+            batches.extend(batch.replace_schema_metadata(None) for batch in stream)
+    except (pa.ArrowException, OSError):
+        pass  # torn, or closed meanwhile: the rest was never whole
+    return Tail(becomes, batches)

@@ -1,0 +1,327 @@
+"""View change by consensus (RMP §4.4 and iRBP §4.4 made sound by rules R3, R4, R5).
+
+Instance *e* decides the install that opens epoch *e*+1. It is single-decree Paxos in RMP's words:
+RecoveryStart asks for a promise, RecoveryVote gives it with the accepted install and the voter's
+frontier, RecoveryNewList proposes an install, RecoveryAckNewList accepts it, RecoveryAbort refuses.
+
+Why nothing majority-delivered is lost. Delivery needed a quorum that stated, in epoch *e* and
+before promising, to hold the slot. A promise fences its giver, so any quorum of promises contains
+one of those sites, and the highest frontier promised covers the slot. The sync point is that
+frontier; a site accepts only when it holds everything up to it; so a decided install is backed by
+a quorum that holds all before it. Everything above the sync point is erased with the install.
+
+RMP commits its list with two phases led by the initiator, and RBP with three; both can commit two
+lists when the initiator dies half-way. Here a later initiator finds the accepted install in the
+promises and completes it.
+"""
+
+from ordering.config import MS
+from ordering.detection import Detection
+from ordering.disciplines import Discipline
+from ordering.packets import (
+    NO_BALLOT,
+    Ballot,
+    Order,
+    Poll,
+    PollReply,
+    RecoveryAbort,
+    RecoveryAckNewList,
+    RecoveryNewList,
+    RecoveryStart,
+    RecoveryVote,
+)
+from ordering.rtt import RoundTrip
+from ordering.site import Site, Timer
+from ordering.views import SiteId, View, ViewId
+
+POLL_ROUNDS = 6
+BACKOFF_DOUBLINGS = 3
+
+
+class Recovery:
+    """One site's part in ending its epoch: voter always, initiator sometimes."""
+
+    def __init__(self, site: Site, detection: Detection, discipline: Discipline, rtt: RoundTrip) -> None:
+        self.site = site
+        self.detection = detection
+        self.discipline = discipline
+        self.rtt = rtt
+        self.decision: Order | None = None  # decided install we cannot enter yet
+        self.decided_here: Order | None = None  # decided by our own count of acceptances
+        self._poll_round = 0
+        self.enter_epoch()
+
+    def enter_epoch(self) -> None:
+        """Forget the instance that is over."""
+        self.promised = NO_BALLOT
+        self.accepted_ballot = NO_BALLOT
+        self.accepted: Order | None = None
+        self.decision = None
+        self.decided_here = None
+        self.ballot: Ballot | None = None
+        self.proposal: Order | None = None
+        self._waiting: RecoveryNewList | None = None
+        self._votes: dict[SiteId, RecoveryVote] = {}
+        self._acks: dict[SiteId, None] = {}
+        self._quorum_at: int | None = None
+        self._highest_round = 0
+        self._attempts = 0
+        self._attempt_ends = 0
+        self._polling = False
+        self._poll_tries = 0
+        self._agreeing: dict[SiteId, None] = {}
+        self.site.fenced = False
+        self.site.decided = False
+        for timer in (Timer.POLL, Timer.RECOVERY):
+            self.site.disarm(timer)
+
+    @property
+    def initiating(self) -> bool:
+        return self.ballot is not None and self.ballot == self.promised
+
+    # -- the poll (R4) -----------------------------------------------------------------------------
+
+    def start_poll(self) -> None:
+        """Ask whether others see it too; without a majority that does, nothing is frozen."""
+        if self._polling or self.site.fenced:
+            return
+        self._polling = True
+        self._poll_tries = 0
+        self._poll_round += 1
+        self._agreeing = {self.site.me: None}
+        self.fire_poll()
+
+    def fire_poll(self) -> None:
+        """Repeat the poll a few times, then let it go: the detectors will ask again."""
+        site = self.site
+        self._poll_tries += 1
+        if self._poll_tries > POLL_ROUNDS:
+            self._polling = False
+            self.detection.duties.clear()
+            return
+        if self._poll_agreed():
+            return
+        site.multicast(Poll(site.head(), self._poll_round, self.detection.suspects()))
+        site.arm(Timer.POLL, self.rtt.rto)
+
+    def on_poll(self, poll: Poll) -> None:
+        site = self.site
+        agrees = (
+            site.fenced
+            or self.detection.stalled()
+            or any(self.detection.misses(suspect) for suspect in poll.suspects if suspect != site.me)
+        )
+        site.unicast(poll.head.sender, PollReply(site.head(), poll.round, agrees))
+
+    def on_poll_reply(self, reply: PollReply) -> None:
+        if self._polling and reply.round == self._poll_round and reply.agrees:
+            self._agreeing[reply.head.sender] = None
+            self._poll_agreed()
+
+    def _poll_agreed(self) -> bool:
+        site = self.site
+        if not site.view.is_quorum(self._agreeing, joint=site.stability.joint(site.view)):
+            return False
+        self._polling = False
+        site.disarm(Timer.POLL)
+        self.initiate()
+        return True
+
+    # -- the initiator -----------------------------------------------------------------------------
+
+    def initiate(self) -> None:
+        """Start an attempt above every ballot seen."""
+        site = self.site
+        self._highest_round = max(self._highest_round, self.promised.round) + 1
+        self.ballot = Ballot(self._highest_round, site.me)
+        self.proposal = None
+        self._votes = {}
+        self._acks = {}
+        self._quorum_at = None
+        self._promise(self.ballot)
+        self._attempt_ends = site.deadlines[Timer.RECOVERY]
+        self._votes[site.me] = self._vote(self.ballot)
+        self._solicit()
+
+    def _solicit(self) -> None:
+        """(Re)send the current question to whoever has not answered; come back in one RTO."""
+        site = self.site
+        assert self.ballot is not None
+        known = self._quorum_view()
+        to_ask = {m.address for m in site.view.members} | {m.address for m in known.members}
+        addresses = tuple(sorted(to_ask))
+        if self.proposal is None:
+            start = RecoveryStart(site.head(), self.ballot, site.view)
+            site.multicast_to(addresses, start)
+        else:
+            site.multicast_to(addresses, RecoveryNewList(site.head(), self.ballot, self.proposal))
+        site.deadlines[Timer.RECOVERY] = min(self._attempt_ends, site.now + self.rtt.rto)
+        self._try_propose()
+
+    def _best_vote(self) -> RecoveryVote:
+        """R3: compared by (epoch, timestamp); all votes of an instance are of its epoch."""
+        return max(self._votes.values(), key=lambda vote: vote.frontier)
+
+    def _quorum_view(self) -> View:
+        return self._best_vote().view if self._votes else self.site.view
+
+    def on_vote(self, vote: RecoveryVote) -> None:
+        if self.initiating and vote.ballot == self.ballot and self.proposal is None:
+            self._votes[vote.head.sender] = vote
+            self._try_propose()
+
+    def _try_propose(self) -> None:
+        """With a quorum of promises: wait briefly for the rest, then propose."""
+        site = self.site
+        if self.proposal is not None:
+            return
+        best = self._best_vote()
+        if not best.view.is_quorum(self._votes, joint=best.joint):
+            return
+        if self._quorum_at is None:
+            self._quorum_at = site.now
+        everyone = all(m.site in self._votes for m in best.view.members)
+        if not everyone and site.now - self._quorum_at < self.rtt.rto:
+            return
+        self.proposal = self._choose(best)
+        assert self.ballot is not None
+        self._solicit()
+        self._accept(RecoveryNewList(site.head(), self.ballot, self.proposal))
+
+    def _choose(self, best: RecoveryVote) -> Order:
+        """An install accepted before must be kept; else the sync point is the best frontier."""
+        accepted = [vote for vote in self._votes.values() if vote.accepted is not None]
+        if accepted:
+            order = max(accepted, key=lambda vote: vote.accepted_ballot).accepted
+            assert order is not None
+            return order
+        view = best.view
+        willing = [s for s in self._votes if s in view.electorate or self._votes[s].frontier == best.frontier]
+        ring = tuple(s for s in view.ring if s in willing)
+        ring += tuple(m.site for m in view.members if m.site in willing and m.site not in ring)
+        if self.site.me in ring:
+            index = ring.index(self.site.me)
+            ring = ring[index:] + ring[:index]
+        next_view = View(ViewId(self.site.epoch + 1, 0), view.members, view.electorate, ring)
+        first = self.discipline.first_site(ring)
+        return Order(
+            self.site.epoch + 1, best.frontier + 1, self.site.me, first, view=next_view, vector=best.vector
+        )
+
+    def on_ack_new_list(self, ack: RecoveryAckNewList) -> None:
+        if self.initiating and ack.ballot == self.ballot and self.proposal is not None:
+            self._acks[ack.head.sender] = None
+            self._try_decide()
+
+    def _try_decide(self) -> None:
+        best = self._best_vote()
+        if self.proposal is not None and best.view.is_quorum(self._acks, joint=best.joint):
+            self.decided_here = self.proposal
+            self.decide(self.proposal)
+
+    def decide(self, order: Order) -> None:
+        """The epoch is over: fetch what is missing up to the sync point, then install."""
+        site = self.site
+        self.decision = order
+        site.decided = True
+        site.fenced = True
+        site.queue.known_end = max(site.queue.known_end, order.ts - 1)
+
+    def on_abort(self, abort: RecoveryAbort) -> None:
+        """Someone promised a higher ballot: step back and let it try, for a drawn while."""
+        if self.initiating and abort.ballot == self.ballot and abort.promised > abort.ballot:
+            self._highest_round = max(self._highest_round, abort.promised.round)
+            self.ballot = None
+            self.wait_for_others()
+
+    # -- the voter ---------------------------------------------------------------------------------
+
+    def on_start(self, start: RecoveryStart) -> None:
+        site = self.site
+        if start.ballot < self.promised:
+            site.multicast_to(
+                self._address_of(start), RecoveryAbort(site.head(), start.ballot, self.promised)
+            )
+            return
+        if start.ballot > self.promised:
+            self._promise(start.ballot)
+        site.multicast_to(self._address_of(start), self._vote(start.ballot))
+
+    def _address_of(self, start: RecoveryStart) -> tuple[str, ...]:
+        """The initiator may be in a later view than ours: it says where it is."""
+        member = start.view.member(start.head.sender)
+        return () if member is None else (member.address,)
+
+    def _promise(self, ballot: Ballot) -> None:
+        site = self.site
+        self.promised = ballot
+        self._highest_round = max(self._highest_round, ballot.round)
+        self._polling = False
+        self._waiting = None
+        site.disarm(Timer.POLL)
+        site.fenced = True
+        self.wait_for_others()
+
+    def _vote(self, ballot: Ballot) -> RecoveryVote:
+        site = self.site
+        return RecoveryVote(
+            site.head(),
+            ballot,
+            self.accepted_ballot,
+            self.accepted,
+            site.queue.frontier,
+            site.view,
+            site.stability.joint(site.view),
+            site.queue.vector(),
+        )
+
+    def on_new_list(self, proposal: RecoveryNewList) -> None:
+        if proposal.ballot < self.promised:
+            self.site.unicast(
+                proposal.head.sender, RecoveryAbort(self.site.head(), proposal.ballot, self.promised)
+            )
+            return
+        if proposal.ballot > self.promised:
+            self._promise(proposal.ballot)
+        self._accept(proposal)
+
+    def _accept(self, proposal: RecoveryNewList) -> None:
+        """R3: accept only with everything up to the sync point in hand; fetch it first if need be."""
+        site = self.site
+        sync = proposal.order.ts - 1
+        if site.queue.frontier < sync:
+            self._waiting = proposal
+            site.queue.known_end = max(site.queue.known_end, sync)
+            return
+        self._waiting = None
+        self.accepted_ballot = proposal.ballot
+        self.accepted = proposal.order
+        if proposal.ballot.site == site.me:
+            self._acks[site.me] = None
+            self._try_decide()
+        else:
+            ack = RecoveryAckNewList(site.head(), proposal.ballot)
+            site.unicast(proposal.ballot.site, ack)
+
+    def caught_up(self) -> None:
+        """The frontier moved: a proposal that waited for it may now be acceptable."""
+        if self._waiting is not None:
+            self._accept(self._waiting)
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def wait_for_others(self) -> None:
+        """Arm the patience after which this site initiates: drawn, and longer with each attempt."""
+        config = self.site.config
+        patience = config.recovery_ms << min(self._attempts, BACKOFF_DOUBLINGS)
+        self._attempts += 1
+        self.site.arm(Timer.RECOVERY, patience * MS + self.site.jitter(patience))
+
+    def fire(self) -> None:
+        """Resend within an attempt; when its time is up, or nobody decides, initiate (R4)."""
+        if self.decision is not None:
+            self.wait_for_others()
+        elif self.initiating and self.site.now < self._attempt_ends:
+            self._solicit()
+        else:
+            self.initiate()

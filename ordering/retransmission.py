@@ -1,0 +1,212 @@
+"""Asking for what is missing, and answering (RMP §4.2; rule R16).
+
+A gap is first given the time of a reordering, plus a drawn part: whoever asks first is overheard by
+the others, who then wait for the answer instead of asking too (RMP multicasts its NACKs for this).
+The first NACK names the site that should have the packets; each further one names another, and
+from the third on anyone may answer. Every unanswered NACK doubles the patience.
+
+Answers go to everybody while the block is not stable, since others may miss it too, and only to
+the asker once the ring is known to have it. A packet is not sent twice within half a round trip.
+"""
+
+from ordering.config import MS
+from ordering.packets import Ack, Collected, Data, Nack, NewList, Order, Packet
+from ordering.rtt import RoundTrip
+from ordering.site import Site, Timer
+from ordering.views import NO_SITE, SiteId, majority_of
+
+ANYONE_AFTER = 2
+RUNS_MAX = 32
+
+
+class Retransmission:
+    """One site's NACKs and its answers to those of others."""
+
+    def __init__(self, site: Site, rtt: RoundTrip) -> None:
+        self.site = site
+        self.rtt = rtt
+        self.tries = 0
+        self.behind_epoch = 0  # highest epoch heard of above our own
+        self._asked: tuple[int, int] = (0, 0)  # (frontier, epoch) of the last NACK
+        self._sent: dict[tuple[int, int], int] = {}  # what was retransmitted when
+        self._helped: dict[SiteId, int] = {}
+        self._refusals: dict[SiteId, bool] = {}
+        self._refused_at: tuple[int, int] = (-1, 0)  # the frontier that was refused, and since when
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Arm or disarm the NACK timer; called after every event."""
+        site = self.site
+        if not self._has_gap():
+            site.disarm(Timer.NACK)
+            self.tries = 0
+            return
+        progress = (site.queue.frontier, site.epoch)
+        if progress != self._asked:
+            self._asked = progress
+            self.tries = 0
+            site.disarm(Timer.NACK)
+        delay = site.config.nack_delay_ms
+        site.arm_if_idle(Timer.NACK, delay * MS + site.jitter(delay))
+
+    def _has_gap(self) -> bool:
+        queue = self.site.queue
+        return (
+            self._needs_install()
+            or queue.known_end > queue.frontier
+            or any(
+                source.contiguous + 1 < max(source.batches, default=0) for source in queue.sources.values()
+            )
+        )
+
+    def _needs_install(self) -> bool:
+        return self.behind_epoch > self.site.epoch and not self.site.decided
+
+    def fire(self) -> None:
+        """Ask, naming a site that should know; the answer, or the timer, brings us back."""
+        site = self.site
+        slots = site.queue.missing_slots()
+        data = site.queue.missing_data(RUNS_MAX)
+        after_epoch = site.epoch if self._needs_install() else None
+        first, last = slots if slots is not None else (0, 0)
+        if slots is None and not data and after_epoch is None:
+            return
+        site.count("nacks sent")
+        nack = Nack(site.head(), self._responder(), first, last, data, after_epoch)
+        site.multicast(nack)
+        self.tries += 1
+        backoff = self.rtt.rto << min(self.tries - 1, 6)
+        site.arm(Timer.NACK, min(backoff, site.config.rto_max_ms * MS) + site.jitter(site.config.rto_min_ms))
+
+    def _responder(self) -> SiteId:
+        """Escalation: the best informed site first, then the others in turn, then anyone."""
+        site = self.site
+        if self.tries >= ANYONE_AFTER:
+            return NO_SITE
+        received = site.stability.received
+        known = [m.site for m in site.view.members if m.site != site.me]
+        if not known:
+            return NO_SITE
+        best = sorted(known, key=lambda s: (-received.get(s, 0), s))
+        return best[self.tries % len(best)]
+
+    def overhear(self, nack: Nack) -> None:
+        """Suppression: somebody asked for what we miss; wait for that answer."""
+        site = self.site
+        if Timer.NACK not in site.deadlines or self.tries:
+            return
+        slots = site.queue.missing_slots()
+        if slots is not None and nack.first_ts <= slots[0] <= nack.last_ts:
+            site.count("nacks suppressed")
+            site.arm(Timer.NACK, self.rtt.rto)
+
+    def is_hopeless(self, refusal: Collected) -> bool:
+        """Whether what we miss is gone everywhere. One refusal proves little, for another site may
+        still have it: a majority-sized company must refuse, one of them because it has collected
+        the slots, and nobody help, for a while."""
+        site = self.site
+        frontier = site.queue.frontier
+        if refusal.head.epoch < site.epoch or refusal.first_ts <= frontier + 1:
+            return False
+        if self._refused_at[0] != frontier:
+            self._refused_at = (frontier, site.now)
+            self._refusals = {}
+        self._refusals[refusal.head.sender] = refusal.had
+        patience = site.config.slow_ms * MS
+        return (
+            any(self._refusals.values())
+            and len(self._refusals) + 1 >= majority_of(site.view.electorate)
+            and site.now - self._refused_at[1] >= patience
+        )
+
+    # -- answering -------------------------------------------------------------------------------
+
+    def answer(self, nack: Nack) -> None:
+        """Retransmit what we hold of what is asked; also while fenced (R4)."""
+        site = self.site
+        if nack.named not in (NO_SITE, site.me):
+            self.overhear(nack)
+            return
+        asker = nack.head.sender
+        budget = site.config.retransmit_burst
+        if nack.after_epoch is not None and nack.after_epoch < site.epoch:
+            self.send_install(asker, nack.after_epoch)
+            # The asker's order may differ from ours above its sync point: the install comes first.
+            return
+        if nack.head.epoch > site.epoch:
+            return
+        if nack.last_ts:
+            if nack.first_ts <= site.queue.base:
+                self._refuse(nack)
+                return
+            for order in site.queue.blocks_between(nack.first_ts, nack.last_ts, budget):
+                if order.epoch > nack.head.epoch:
+                    break
+                self.send_block(asker, order)
+                budget -= 1
+        for run in nack.data:
+            for batch in site.queue.data_between(run, budget):
+                if self._fresh(batch.source, batch.first_seq):
+                    stable = batch.last_seq <= site.queue.sources[batch.source].ordered
+                    self._send(asker, Data(site.head(), batch), alone=stable and asker in site.view.external)
+                budget -= 1
+            if budget <= 0:
+                return
+
+    def _refuse(self, nack: Nack) -> None:
+        """What the asker needs is collected: it becomes a state transfer, never a gap."""
+        site = self.site
+        site.count("collected refusals")
+        had = nack.first_ts > site.queue.started_at
+        site.unicast(nack.head.sender, Collected(site.head(), site.queue.base + 1, had))
+
+    def send_block(self, asker: SiteId, order: Order) -> None:
+        if self._fresh(0, order.ts):
+            self._send(
+                asker, block_packet(self.site, order), alone=order.last_ts <= self.site.stability.stable
+            )
+
+    def send_install(self, asker: SiteId, epoch: int) -> None:
+        """Bring a site one epoch further, or tell it that this is no longer possible."""
+        site = self.site
+        order = site.queue.install_after(epoch)
+        if order is None:
+            had = epoch >= site.queue.started_epoch
+            site.unicast(asker, Collected(site.head(), site.queue.base + 1, had))
+        else:
+            site.unicast(asker, block_packet(site, order))
+
+    def help_laggard(self, asker: SiteId, epoch: int) -> None:
+        """A member speaks in an epoch that is over: send the install unasked, now and then."""
+        site = self.site
+        if site.now - self._helped.get(asker, -MS) < self.rtt.rto:
+            return
+        self._helped[asker] = site.now
+        self.send_install(asker, epoch)
+
+    def _fresh(self, source: int, number: int) -> bool:
+        """Rate limit: not again what was just retransmitted."""
+        site = self.site
+        key = (source, number)
+        last = self._sent.get(key)
+        if last is not None and site.now - last < self.rtt.srtt // 2:
+            return False
+        if len(self._sent) > 4 * site.config.retransmit_burst:
+            self._sent.clear()
+        self._sent[key] = site.now
+        return True
+
+    def _send(self, asker: SiteId, packet: Packet, *, alone: bool) -> None:
+        self.site.count("retransmissions")
+        if alone:
+            self.site.unicast(asker, packet)
+            return
+        self.site.multicast(packet)
+        if not self.site.view.has(asker):  # on its way out, and needed to hold its own removal (R5)
+            self.site.unicast(asker, packet)
+
+
+def block_packet(site: Site, order: Order) -> Packet:
+    """An Order travels as an Ack, or as a NewList where it carries a view."""
+    return Ack(site.head(), order) if order.view is None else NewList(site.head(), order)

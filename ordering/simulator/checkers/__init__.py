@@ -1,0 +1,55 @@
+"""What must hold, one claim per file. Checkers see everything and touch nothing.
+
+A checker judges by what a process tells its host (effects) and by what was submitted. Only where
+the claim is about what processes *have* (resilience, single_token, bounds, hold_statements) does it
+look into engines. ``history`` keeps, for several checkers, what is final where; ``survivors`` says
+who must have everything at the end.
+
+==================  ===============================================================================
+order               total_order, causal_order, source_order, integrity, single_token
+membership          virtual_synchrony, view_agreement, hold_statements
+nothing is lost     resilience, agreement, digest
+work gets done      liveness, bounds
+==================  ===============================================================================
+"""
+
+from ordering.simulator.checkers.agreement import Agreement
+from ordering.simulator.checkers.base import Checker
+from ordering.simulator.checkers.bounds import Bounds
+from ordering.simulator.checkers.causal_order import CausalOrder
+from ordering.simulator.checkers.digest import Digest
+from ordering.simulator.checkers.history import History, OrderChecker
+from ordering.simulator.checkers.hold_statements import HoldStatements
+from ordering.simulator.checkers.integrity import Integrity
+from ordering.simulator.checkers.liveness import Liveness
+from ordering.simulator.checkers.resilience import Resilience
+from ordering.simulator.checkers.single_token import SingleToken
+from ordering.simulator.checkers.source_order import SourceOrder
+from ordering.simulator.checkers.total_order import TotalOrder
+from ordering.simulator.checkers.view_agreement import ViewAgreement
+from ordering.simulator.checkers.virtual_synchrony import VirtualSynchrony
+
+ALL_CHECKERS: tuple[type[Checker], ...] = (
+    TotalOrder,
+    CausalOrder,
+    SourceOrder,
+    Integrity,
+    Agreement,
+    VirtualSynchrony,
+    ViewAgreement,
+    Resilience,
+    Digest,
+    SingleToken,
+    Bounds,
+    Liveness,
+    HoldStatements,
+)
+
+
+def make_checkers() -> list[Checker]:
+    """One of each for one run; those that follow the order share their bookkeeping."""
+    history = History()
+    return [kind(history) if issubclass(kind, OrderChecker) else kind() for kind in ALL_CHECKERS]
+
+
+__all__ = ["ALL_CHECKERS", "Checker", "make_checkers"]

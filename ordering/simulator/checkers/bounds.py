@@ -1,0 +1,86 @@
+"""Bounded buffers."""
+
+from typing import TYPE_CHECKING
+
+from ordering.config import MS
+from ordering.membership import REQUESTS_MAX
+from ordering.qos import Qos
+from ordering.simulator.checkers.base import Checker
+from ordering.simulator.checkers.survivors import survivors
+
+if TYPE_CHECKING:
+    from ordering.simulator.cluster import Cluster
+    from ordering.simulator.process import Process
+
+SAMPLE = 64  # one event in so many is looked at
+KEPT_PER_MEMBER = 4  # blocks per member that a quiet group may still keep
+
+
+class Bounds(Checker):
+    """Every buffer stays within its configured limit (R16), and garbage is collected.
+
+    1. At any time: the order within what is retained and the horizon, own unordered messages within
+       the window (twice that when a view change has given slots back), the rest within its constant.
+    2. At the end of a run that healed and went quiet, if all members live and have everything, they
+       keep no more than a few blocks.
+    """
+
+    name = "bounds"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._events = 0
+        self._last_submit = 0
+        self._healed = False
+
+    def on_submit(
+        self, process: "Process", first_seq: int, messages: tuple[bytes, ...], qos: Qos, now: int
+    ) -> None:
+        self._last_submit = now
+
+    def on_settled(self, process: "Process", now: int) -> None:
+        self._events += 1
+        if self._events % SAMPLE == 0:
+            for what, size, limit in sizes(process):
+                if size > limit:
+                    self.fail(now, f"site {process.member.site}: {what} {size}, at most {limit}")
+
+    def on_healed(self, cluster: "Cluster", now: int) -> None:
+        self._healed = True
+
+    def finish(self, cluster: "Cluster", now: int) -> None:
+        present = survivors(cluster)
+        if not self._healed or not present or now - self._last_submit < cluster.config.detection_ms * MS:
+            return
+        view = max((p.engine.site.view for p in present), key=lambda view: view.id)
+        frontiers = {p.engine.site.queue.frontier for p in present}
+        if {m.site for m in view.members} != {p.member.site for p in present} or len(frontiers) > 1:
+            return
+        limit = KEPT_PER_MEMBER * len(view.members)
+        for process in present:
+            kept = len(process.engine.site.queue.blocks)
+            if kept > limit:
+                self.fail(
+                    now, f"site {process.member.site} keeps {kept} blocks in a quiet group, at most {limit}"
+                )
+
+
+def sizes(process: "Process") -> list[tuple[str, int, int]]:
+    """What is bounded: a name, the size now, and the limit."""
+    engine = process.engine
+    config = engine.site.config
+    queue = engine.site.queue
+    kept = config.retain_slots + config.horizon
+    pending = sum(len(batch.messages) for batch in engine.submission.pending.values())
+    unordered = sum(len(batch.messages) for batch in engine.lanes.pending.values())
+    found = [
+        ("blocks", len(queue.blocks), kept),
+        ("slots from base to frontier", queue.frontier - queue.base, kept + config.block_messages),
+        ("own messages waiting for a slot", pending, 2 * config.window_messages),
+        ("own unordered messages not confirmed", unordered, config.window_messages),
+        ("retransmissions remembered", len(engine.retransmission._sent), 4 * config.retransmit_burst + 1),
+        ("membership requests", len(engine.membership.requests), REQUESTS_MAX),
+    ]
+    for source, messages in queue.sources.items():
+        found.append((f"batches of source {source}", len(messages.batches), kept))
+    return found

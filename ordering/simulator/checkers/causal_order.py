@@ -1,0 +1,67 @@
+"""Causal order."""
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from ordering.effects import Delivery
+from ordering.qos import Level, Qos
+from ordering.simulator.checkers.history import History, Log, OrderChecker
+from ordering.views import SiteId
+
+if TYPE_CHECKING:
+    from ordering.simulator.process import Process
+
+
+class CausalOrder(OrderChecker):
+    """What a process knew when it submitted a message comes before that message, everywhere.
+
+    1. If something at slot t was final at a process, or part of the state transferred to it, when
+       it submitted a message of a level from TOTALLY_ORDERED up, then wherever that message is
+       final its timestamp is above t.
+    2. The messages a process submitted at these levels become final in the order of submission.
+    """
+
+    name = "causal_order"
+
+    def __init__(self, history: History | None = None) -> None:
+        super().__init__(history)
+        # Per submitter, in step: first sequence number of a submission, and what was known then.
+        self._submitted: dict[SiteId, tuple[list[int], list[int]]] = {}
+        self._restored: dict[SiteId, int] = {}
+        self._last_seq: dict[tuple[SiteId, SiteId], int] = {}
+
+    def on_submit(
+        self, process: "Process", first_seq: int, messages: tuple[bytes, ...], qos: Qos, now: int
+    ) -> None:
+        if qos.level < Level.TOTALLY_ORDERED:
+            return
+        site = process.member.site
+        log = self.history.logs.get(site)
+        known = max(log.last_final if log is not None else 0, self._restored.get(site, 0))
+        firsts, knowledge = self._submitted.setdefault(site, ([], []))
+        firsts.append(first_seq)
+        knowledge.append(known)
+
+    def on_restored(self, process: "Process", donor: "Process", now: int) -> None:
+        self._restored[process.member.site] = process.replica.ts
+
+    def on_final(self, process: "Process", log: Log, delivery: Delivery, now: int) -> None:
+        if delivery.qos.level < Level.TOTALLY_ORDERED:
+            return
+        source, first_seq = delivery.source, delivery.first_seq
+        submitted = self._submitted.get(source)
+        if submitted is not None:
+            index = bisect_right(submitted[0], first_seq) - 1
+            if index >= 0 and delivery.first_ts <= submitted[1][index]:
+                self.fail(
+                    now,
+                    f"message {source}:{first_seq} has slot {delivery.first_ts}, but its submitter"
+                    f" already knew slot {submitted[1][index]}",
+                )
+        pair = (process.member.site, source)
+        if first_seq <= self._last_seq.get(pair, 0):
+            self.fail(
+                now,
+                f"site {pair[0]} got message {source}:{first_seq} after {source}:{self._last_seq[pair]}",
+            )
+        self._last_seq[pair] = first_seq + len(delivery.messages) - 1

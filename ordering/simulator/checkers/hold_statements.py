@@ -1,0 +1,69 @@
+"""Hold statements and fences."""
+
+from typing import TYPE_CHECKING
+
+from ordering.effects import Deliver, Effect, Multicast, Unicast
+from ordering.packets import Ack, Head, NewList, Order
+from ordering.simulator.checkers.base import Checker
+from ordering.views import SiteId
+
+if TYPE_CHECKING:
+    from ordering.simulator.process import Process
+
+
+class HoldStatements(Checker):
+    """A site says only what it has, and nothing of an epoch it has promised to end (R3, R4).
+
+    1. ``held`` and ``received`` in a packet's head are at most the sender's frontier.
+    2. Once a process was fenced in an epoch it states no hold in that epoch (zeros instead), sends
+       no order of its own that it had not sent before, and delivers nothing that rides the ring
+       until it enters the next one. Retransmissions are allowed; unordered data knows no epoch.
+    """
+
+    name = "hold_statements"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fenced: dict[SiteId, int] = {}  # highest epoch in which the process was fenced
+        self._ordered: dict[SiteId, tuple[int, int]] = {}  # epoch and slot of its last own order
+
+    def on_settled(self, process: "Process", now: int) -> None:
+        site = process.engine.site
+        if site.fenced and not site.outside:
+            self._fenced[site.me] = site.epoch
+
+    def on_effect(self, process: "Process", effect: Effect, now: int) -> None:
+        if type(effect) is Multicast or type(effect) is Unicast:
+            packet = effect.packet
+            if packet.head.held or packet.head.received:
+                self._check_statement(process, packet.head, now)
+            if type(packet) is Ack or type(packet) is NewList:
+                self._check_order(process, packet.order, now)
+        elif type(effect) is Deliver:
+            site = process.engine.site
+            ordered = any(delivery.qos.rides_the_ring for delivery in effect.deliveries)
+            if ordered and site.fenced and self._fenced.get(site.me) == site.epoch:
+                self.fail(now, f"site {site.me} delivered in epoch {site.epoch} after its promise: {effect}")
+
+    def _check_statement(self, process: "Process", head: Head, now: int) -> None:
+        site = process.engine.site
+        held = max(head.held, head.received)
+        # A packet of the epoch that just ended may state slots which its end has erased.
+        if held > site.queue.frontier and head.epoch == site.epoch:
+            self.fail(now, f"site {site.me} states {held} and holds {site.queue.frontier}")
+        fenced = self._fenced.get(site.me)
+        if fenced is not None and head.epoch <= fenced:
+            self.fail(now, f"site {site.me} stated {held} in epoch {head.epoch} after its promise")
+
+    def _check_order(self, process: "Process", order: Order, now: int) -> None:
+        site = process.engine.site
+        if order.orderer != site.me:
+            return
+        this = (order.epoch, order.ts)
+        if this > self._ordered.get(site.me, (0, 0)):
+            fenced = self._fenced.get(site.me)
+            if fenced is not None and order.epoch <= fenced:
+                self.fail(
+                    now, f"site {site.me} ordered slot {order.ts} of epoch {order.epoch} after its promise"
+                )
+            self._ordered[site.me] = this

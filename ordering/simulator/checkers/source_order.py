@@ -1,0 +1,73 @@
+"""Source order."""
+
+from typing import TYPE_CHECKING
+
+from ordering.effects import Deliver, Delivery, Effect
+from ordering.qos import Level
+from ordering.simulator.checkers.history import History, Log, OrderChecker, Step
+from ordering.views import SiteId, ViewId
+
+if TYPE_CHECKING:
+    from ordering.simulator.process import Process
+
+BIRTH = ViewId(1, 0)
+
+
+class Stream:
+    """What one process has of one source."""
+
+    __slots__ = ("early", "next_seq")
+
+    def __init__(self, next_seq: int) -> None:
+        self.next_seq = next_seq
+        self.early: dict[int, int] = {}  # delivered without a slot, so never void: first → last
+
+
+class SourceOrder(OrderChecker):
+    """Each process delivers the ordered messages of each source in sequence, without gaps, once.
+
+    This holds across levels from SOURCE_ORDERED up, whether a message comes ahead of its slot or at
+    it. Void deliveries do not count: their messages come again, while those that ran ahead do not.
+    A process that was there when the source started begins with message 1; a learner may begin
+    anywhere.
+    """
+
+    name = "source_order"
+
+    def __init__(self, history: History | None = None) -> None:
+        super().__init__(history)
+        self._streams: dict[tuple[SiteId, SiteId], Stream] = {}
+
+    def on_step(self, process: "Process", step: Step, effect: Effect, now: int) -> None:
+        if type(effect) is Deliver:
+            for delivery in effect.deliveries:
+                if delivery.qos.level >= Level.SOURCE_ORDERED:
+                    self._take(process, step.log, delivery, now)
+        for delivery in step.void:
+            stream = self._streams.get((process.member.site, delivery.source))
+            if stream is not None:
+                stream.next_seq = min(stream.next_seq, delivery.first_seq)
+
+    def _take(self, process: "Process", log: Log, delivery: Delivery, now: int) -> None:
+        key = (process.member.site, delivery.source)
+        stream = self._streams.get(key)
+        if stream is None:
+            expected = 1 if _saw_start(log, delivery.source) else delivery.first_seq
+            stream = self._streams[key] = Stream(expected)
+        if delivery.first_seq != stream.next_seq:
+            self.fail(
+                now,
+                f"site {key[0]} got message {key[1]}:{delivery.first_seq}, expected {stream.next_seq}",
+            )
+        last = delivery.first_seq + len(delivery.messages) - 1
+        if not delivery.first_ts:
+            stream.early[delivery.first_seq] = last
+        stream.next_seq = last + 1
+        while (last := stream.early.get(stream.next_seq, 0)) != 0:
+            stream.next_seq = last + 1
+
+
+def _saw_start(log: Log, source: SiteId) -> bool:
+    """Whether the process was a member before the source sent anything."""
+    first = log.first_view
+    return first is not None and (first.view.id == BIRTH or not first.view.has(source))

@@ -1,0 +1,102 @@
+"""View agreement and the single primary chain."""
+
+from bisect import insort
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from ordering.effects import Deliver, Effect, InstallView
+from ordering.qos import Level
+from ordering.simulator.checkers.base import Checker
+from ordering.views import SiteId, View, ViewId
+
+if TYPE_CHECKING:
+    from ordering.simulator.process import Process
+
+
+class ViewAgreement(Checker):
+    """There is one group, and at every moment of its history one membership (R1, R3, R5, R9).
+
+    1. Of one chain, the view at a slot is the same at all processes, and view ids grow with slots.
+    2. At most one chain is ever born, that is, installs an epoch from 1 on, and only in it is
+       anything delivered at MAJORITY; unless ``minimum_size`` lets survivors found another.
+    3. Ring and electorate are members; the ring is never empty.
+    4. From one view to the next at most one voter comes and at most one goes; the views that open
+       an epoch, which failures bring about, change no voter at all.
+    """
+
+    name = "view_agreement"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._views: dict[tuple[int, int], View] = {}
+        self._ids: dict[int, list[tuple[int, ViewId]]] = {}
+        self._current: dict[SiteId, View] = {}
+        self._born: int | None = None
+
+    def on_effect(self, process: "Process", effect: Effect, now: int) -> None:
+        if type(effect) is InstallView:
+            self._check_same(process, effect, now)
+            self._check_chain(process, effect, now)
+            self._check_shape(effect.view, now)
+            before = self._current.get(process.member.site)
+            if before is not None:
+                self._check_electorate(before, effect.view, now)
+            self._current[process.member.site] = effect.view
+        elif type(effect) is Deliver and process.member.site not in self._current:
+            for delivery in effect.deliveries:
+                if delivery.reached >= Level.MAJORITY:
+                    self.fail(now, f"site {process.member.site} delivered at MAJORITY outside of any view")
+
+    def _check_same(self, process: "Process", install: InstallView, now: int) -> None:
+        view = install.view
+        key = (install.chain, install.ts)
+        known = self._views.get(key)
+        if known is not None:
+            if known != view:
+                self.fail(
+                    now,
+                    f"slot {install.ts}: site {process.member.site} installed {view},"
+                    f" another process {known}",
+                )
+            return
+        self._views[key] = view
+        ids = self._ids.setdefault(install.chain, [])
+        insort(ids, (install.ts, view.id))
+        index = ids.index((install.ts, view.id))
+        for lower, upper in pairwise(ids[max(index - 1, 0) : index + 2]):
+            if lower[1] >= upper[1]:
+                self.fail(
+                    now, f"view {lower[1]} at slot {lower[0]} is not below {upper[1]} at slot {upper[0]}"
+                )
+
+    def _check_chain(self, process: "Process", install: InstallView, now: int) -> None:
+        if install.view.id.epoch < 1 or process.engine.site.config.minimum_size > 0:
+            return
+        if self._born is None:
+            self._born = install.chain
+        elif self._born != install.chain:
+            self.fail(
+                now,
+                f"site {process.member.site} installed view {install.view.id} of chain {install.chain:x}"
+                f" although chain {self._born:x} lives",
+            )
+
+    def _check_shape(self, view: View, now: int) -> None:
+        members = {member.site for member in view.members}
+        if not members.issuperset(view.ring) or not members.issuperset(view.electorate):
+            self.fail(
+                now, f"view {view.id}: ring {view.ring} or electorate {view.electorate} not in {members}"
+            )
+        if not view.ring:
+            self.fail(now, f"view {view.id} has an empty ring")
+
+    def _check_electorate(self, before: View, after: View, now: int) -> None:
+        came = set(after.electorate) - set(before.electorate)
+        went = set(before.electorate) - set(after.electorate)
+        most = 1 if after.id.revision else 0
+        if len(came) > most or len(went) > most:
+            self.fail(
+                now,
+                f"from view {before.id} to {after.id} voters {sorted(came)} came and {sorted(went)} went,"
+                f" at most {most} may",
+            )

@@ -1,0 +1,237 @@
+"""Hosts, their processes, the network between them, and everyone who watches."""
+
+from random import Random
+from zlib import crc32
+
+from ordering.config import MS, Config
+from ordering.effects import (
+    Accepted,
+    Deliver,
+    Effect,
+    Ending,
+    EndMembership,
+    InstallView,
+    LevelReached,
+    Multicast,
+    RequestState,
+    Retract,
+    SetTimer,
+    Unicast,
+)
+from ordering.errors import InvariantViolation, SubmitError
+from ordering.events import Event, PacketsReceived, Started, StateTransferred, SubmitRequested
+from ordering.packets import Packet
+from ordering.qos import Qos
+from ordering.simulator.checkers.base import Checker
+from ordering.simulator.clock import Clock
+from ordering.simulator.network import Network
+from ordering.simulator.process import TIMER, Process
+from ordering.state import State
+from ordering.views import Member, SiteId, View
+
+TRANSFER_RETRY = 20 * MS
+RESTART_AFTER_END = 50 * MS
+REJOIN_AFTER_LEAVE = 1000 * MS
+PAUSE_BACKLOG_MAX = 20_000
+
+
+class Cluster:
+    """A group under simulation."""
+
+    def __init__(self, config: Config, seed: int, checkers: list[Checker]) -> None:
+        self.config = config
+        self.rng = Random(seed)
+        self.clock = Clock()
+        self.network = Network(self.clock, Random(self.rng.getrandbits(64)), self._arrive)
+        self.checkers = checkers
+        self.processes: dict[str, Process] = {}
+        self.graveyard: list[Process] = []
+        self.trace = 0
+        self.pairs: dict[tuple[State, type], int] = {}
+        self.broken: list[str] = []  # engines that stopped on an invariant
+        self.listeners: list[Checker] = list(checkers)
+        self.left_broken: set[str] = set()
+        self._next_site = 0
+
+    # -- processes -------------------------------------------------------------------------------
+
+    def start(self, address: str, *, founder: bool) -> Process:
+        """Start a process with a new boot, hence a new site."""
+        self._next_site += 1
+        member = Member(SiteId(self._next_site), self.rng.getrandbits(127) + 1, address)
+        process = Process(self.config, member, Random(self.rng.getrandbits(64)))
+        self.processes[address] = process
+        self.handle(process, Started(founder))
+        return process
+
+    def crash(self, address: str) -> None:
+        process = self.processes[address]
+        process.alive = False
+        self.graveyard.append(process)
+        for listener in self.listeners:
+            listener.on_crash(process, self.clock.now)
+
+    def restart(self, address: str) -> None:
+        """After a crash or an ended membership: the same program again; it finds the group and joins."""
+        if not self.processes[address].alive or self.processes[address].ended:
+            self.start(address, founder=True)
+
+    def pause(self, address: str) -> None:
+        self.processes[address].paused = True
+
+    def resume(self, address: str) -> None:
+        process = self.processes[address]
+        process.paused = False
+        backlog, process.backlog = process.backlog, []
+        for event in backlog:
+            if process.alive:
+                self.handle(process, event)
+
+    def skew(self, process: Process, per_mille: int) -> None:
+        """Let a process' clock run faster or slower from now on; it never goes back."""
+        process.local_epoch = process.local_time(self.clock.now)
+        process.real_epoch = self.clock.now
+        process.per_mille = per_mille
+
+    def live(self) -> list[Process]:
+        return [p for p in self.processes.values() if p.alive and p.ended is None]
+
+    def newest_view(self) -> View | None:
+        """The latest view any live process follows: what fault injection measures a majority by."""
+        views = [p.engine.site.view for p in self.live() if not p.engine.site.outside]
+        return max(views, key=lambda view: view.id, default=None)
+
+    # -- the host loop ---------------------------------------------------------------------------
+
+    def handle(self, process: Process, event: Event) -> None:
+        if process.paused:
+            if len(process.backlog) < PAUSE_BACKLOG_MAX:
+                process.backlog.append(event)
+            return
+        if process.ended is not None:
+            return
+        if isinstance(event, PacketsReceived):
+            for packet in event.packets:
+                key = (process.engine.state, type(packet))
+                self.pairs[key] = self.pairs.get(key, 0) + 1
+        try:
+            effects = process.engine.handle(event, process.local_time(self.clock.now))
+        except InvariantViolation as broken:
+            self._stop(process, broken)
+        else:
+            self._settle(process, event, effects)
+
+    def _stop(self, process: Process, broken: InvariantViolation) -> None:
+        """Fail-stop: an engine that cannot trust its state is a crashed process."""
+        site = process.member.site
+        self.broken.append(f"{self.clock.now / 1e9:.6f}s invariant: site {site}: {broken}")
+        self.crash(process.address)
+
+    def _settle(self, process: Process, event: Event, effects: list[Effect]) -> None:
+        now = self.clock.now
+        for effect in effects:
+            self._perform(process, effect, now)
+        for listener in self.listeners:
+            listener.on_settled(process, now)
+        state = process.engine.state
+        line = f"{now} {process.member.site} {type(event).__name__} {state.value} {len(effects)}"
+        self.trace = crc32(line.encode(), self.trace)
+
+    def _perform(self, process: Process, effect: Effect, now: int) -> None:
+        for listener in self.listeners:
+            listener.on_effect(process, effect, now)
+        match effect:
+            case Multicast(to, packet):
+                for address in to:
+                    self.network.send(process.address, address, packet)
+            case Unicast(to, packet):
+                self.network.send(process.address, to, packet)
+            case SetTimer(at):
+                process.timer_at = at
+                self.clock.at(process.real_time(at), lambda: self._tick(process, at))
+            case Deliver(_, deliveries):
+                for delivery in deliveries:
+                    process.replica.deliver(delivery)
+            case Retract(after):
+                process.replica.retract(after)
+            case LevelReached(majority, _):
+                process.majority = majority
+                self._apply(process)
+            case InstallView(ts, _, view):
+                process.view = view
+                process.view_ts = ts
+            case RequestState(ts, donors):
+                process.has_state = False
+                self._transfer(process, ts, donors)
+            case EndMembership(ending):
+                process.ended = effect
+                wait = REJOIN_AFTER_LEAVE if ending is Ending.LEFT else RESTART_AFTER_END
+                self.clock.after(wait, lambda: self._supervise(process))
+
+    def _supervise(self, process: Process) -> None:
+        """A host starts an ended site anew, as an operator's supervisor would."""
+        if self.processes[process.address] is process and process.alive:
+            self.start(process.address, founder=True)
+
+    def _tick(self, process: Process, at: int) -> None:
+        if process.alive and process.timer_at == at:
+            if process.local_time(self.clock.now) < at:  # the clock was slowed down meanwhile
+                self.clock.at(process.real_time(at), lambda: self._tick(process, at))
+            else:
+                self.handle(process, TIMER)
+
+    def _arrive(self, address: str, packet: Packet) -> None:
+        process = self.processes.get(address)
+        if process is not None and process.alive:
+            self.handle(process, PacketsReceived((packet,)))
+
+    def _apply(self, process: Process) -> None:
+        if process.engine.site.queue.base and not process.has_state and not self._founded(process):
+            return
+        for ts, digest in process.replica.apply(process.majority):
+            for listener in self.listeners:
+                listener.on_applied(process, ts, digest, self.clock.now)
+
+    def _founded(self, process: Process) -> bool:
+        """Whether the process has the state because it was there from the first slot on."""
+        return process.engine.founded
+
+    # -- state transfer --------------------------------------------------------------------------
+
+    def _transfer(self, process: Process, ts: int, donors: tuple[SiteId, ...]) -> None:
+        """The host's bulk channel: copy the state of a reachable voter that has applied enough."""
+        if not process.alive or process.ended is not None:
+            return
+        for donor in self.live():
+            reachable = self.network.connected(donor.address, process.address)
+            ready = donor.view_ts >= ts and (donor.has_state or self._founded(donor))
+            if donor.member.site in donors and reachable and ready and not donor.paused:
+                process.replica.restore(donor.replica)
+                process.has_state = True
+                for listener in self.listeners:
+                    listener.on_restored(process, donor, self.clock.now)
+                self._apply(process)
+                self.handle(process, StateTransferred(process.replica.ts))
+                return
+        self.clock.after(TRANSFER_RETRY, lambda: self._transfer(process, ts, donors))
+
+    # -- the application -------------------------------------------------------------------------
+
+    def submit(self, process: Process, messages: tuple[bytes, ...], qos: Qos) -> SubmitError | None:
+        """Submit as an application would; a refusal is an answer, not a failure."""
+        if process.paused:
+            return None
+        event = SubmitRequested(messages, qos)
+        try:
+            effects = process.engine.handle(event, process.local_time(self.clock.now))
+        except SubmitError as refusal:
+            return refusal
+        except InvariantViolation as broken:
+            self._stop(process, broken)
+            return None
+        for effect in effects:
+            if isinstance(effect, Accepted):
+                for listener in self.listeners:
+                    listener.on_submit(process, effect.first_seq, messages, qos, self.clock.now)
+        self._settle(process, event, effects)
+        return None

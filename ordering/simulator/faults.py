@@ -1,0 +1,315 @@
+"""Fault injection: draws what to break, for how long, and mends it again.
+
+Crashes lose memory, so they are kept to a minority of the electorate: a group in memory mode does
+not survive more, and says so. Everything else may hit anyone, as often as it likes.
+"""
+
+from collections.abc import Callable
+from random import Random
+
+from ordering.config import MS
+from ordering.effects import Ending
+from ordering.errors import MembershipError
+from ordering.events import ChangeRequested
+from ordering.packets import ChangeKind
+from ordering.simulator.cluster import Cluster
+from ordering.simulator.network import Weather
+from ordering.simulator.plan import FaultKind
+from ordering.simulator.process import Process
+from ordering.views import SiteId, count_in, majority_of
+
+SECOND = 1000 * MS
+
+
+class Injector:
+    """Breaks a cluster until told to stop, then leaves at most a minority broken."""
+
+    def __init__(self, cluster: Cluster, rng: Random, kinds: tuple[FaultKind, ...], mean_gap_ms: int) -> None:
+        self.cluster = cluster
+        self.rng = rng
+        self.kinds = kinds
+        self.mean_gap_ms = mean_gap_ms
+        self.counts: dict[FaultKind, int] = {}
+        self.active = True
+        self.condemned: set[SiteId] = set()  # asked to leave or to be removed: count as lost
+        self._actions: dict[FaultKind, Callable[[], bool]] = {
+            FaultKind.LOSS: self._loss,
+            FaultKind.DUPLICATION: self._duplication,
+            FaultKind.REORDERING: self._reordering,
+            FaultKind.DELAY: self._delay,
+            FaultKind.CLOG: self._clog,
+            FaultKind.ONE_WAY_CUT: self._one_way_cut,
+            FaultKind.HALVES: self._halves,
+            FaultKind.ONE_AWAY: self._one_away,
+            FaultKind.BRIDGE: self._bridge,
+            FaultKind.FLAPPING: self._flapping,
+            FaultKind.CRASH: self._crash,
+            FaultKind.FAST_RESTART: self._fast_restart,
+            FaultKind.PAUSE: self._pause,
+            FaultKind.LEAVE: self._leave,
+            FaultKind.REMOVE: self._remove,
+            FaultKind.SKEW: self._skew,
+        }
+
+    def start(self) -> None:
+        if self.kinds:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        gap = int(self.rng.expovariate(1.0) * self.mean_gap_ms * MS)
+        self.cluster.clock.after(gap, self._strike)
+
+    def _strike(self) -> None:
+        if not self.active:
+            return
+        kind = self.rng.choice(self.kinds)
+        if self._actions[kind]():
+            self.count(kind)
+        self._schedule()
+
+    def count(self, kind: FaultKind) -> None:
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+
+    def _later(self, low_ms: int, high_ms: int, action: Callable[[], None]) -> None:
+        self.cluster.clock.after(self.rng.randrange(low_ms, high_ms) * MS, action)
+
+    # -- the network -----------------------------------------------------------------------------
+
+    def _set_weather(self, **changes: float) -> bool:
+        """Change the weather for a while; the latest spell wins."""
+        weather = self.cluster.network.weather
+        for name, value in changes.items():
+            setattr(weather, name, value)
+        fair = Weather()
+
+        def clear() -> None:
+            for name in changes:
+                setattr(weather, name, getattr(fair, name))
+
+        self._later(50, 2000, clear)
+        return True
+
+    def _loss(self) -> bool:
+        return self._set_weather(loss=self.rng.choice((0.01, 0.05, 0.1, 0.2, 0.3)))
+
+    def _duplication(self) -> bool:
+        return self._set_weather(duplicates=self.rng.choice((0.02, 0.1, 0.3)))
+
+    def _reordering(self) -> bool:
+        return self._set_weather(
+            reordering=self.rng.choice((0.05, 0.2)), reorder_us=self.rng.choice((2_000, 20_000))
+        )
+
+    def _delay(self) -> bool:
+        return self._set_weather(latency_us=self.rng.choice((1_000, 5_000, 20_000)), spread_us=2_000)
+
+    def _pair(self) -> tuple[str, str] | None:
+        addresses = list(self.cluster.processes)
+        if len(addresses) < 2:
+            return None
+        one, other = self.rng.sample(addresses, 2)
+        return one, other
+
+    def _clog(self) -> bool:
+        pair = self._pair()
+        if pair is None:
+            return False
+        self.cluster.network.clog(*pair, self.cluster.clock.now + self.rng.randrange(10, 800) * MS)
+        return True
+
+    def _one_way_cut(self) -> bool:
+        pair = self._pair()
+        return pair is not None and self._cut([pair])
+
+    def _cut(self, links: list[tuple[str, str]]) -> bool:
+        network = self.cluster.network
+        cut = network.cut(*links)
+        self._later(20, 3000, lambda: network.mend(cut))
+        return bool(links)
+
+    def _cut_between(self, side: list[str], rest: list[str]) -> bool:
+        return self._cut([(a, b) for a in side for b in rest] + [(b, a) for a in side for b in rest])
+
+    def _split(self, size: int) -> tuple[list[str], list[str]]:
+        addresses = list(self.cluster.processes)
+        side = self.rng.sample(addresses, min(size, len(addresses)))
+        return side, [a for a in addresses if a not in side]
+
+    def _halves(self) -> bool:
+        return self._cut_between(*self._split(len(self.cluster.processes) // 2))
+
+    def _one_away(self) -> bool:
+        return self._cut_between(*self._split(1))
+
+    def _bridge(self) -> bool:
+        """Two sides that see each other only through one site."""
+        addresses = list(self.cluster.processes)
+        self.rng.shuffle(addresses)
+        rest = addresses[1:]
+        return self._cut_between(rest[: len(rest) // 2], rest[len(rest) // 2 :])
+
+    def _flapping(self) -> bool:
+        pair = self._pair()
+        if pair is None:
+            return False
+        period = self.rng.randrange(10, 150) * MS
+        for turn in range(self.rng.randrange(2, 10)):
+            self.cluster.clock.after(2 * turn * period, lambda: self._flap(pair, period))
+        return True
+
+    def _flap(self, link: tuple[str, str], period: int) -> None:
+        if self.active:
+            network = self.cluster.network
+            cut = network.cut(link)
+            self.cluster.clock.after(period, lambda: network.mend(cut))
+
+    # -- processes -------------------------------------------------------------------------------
+
+    def survivable(self, victims: list[str]) -> bool:
+        """Whether a majority of every electorate in play keeps its memory without ``victims``."""
+        sound = self._sound_voters(victims)
+        for process in self.cluster.live():
+            site = process.engine.site
+            if site.outside:
+                if site.state.value == "founding" or site.chain == 0:
+                    continue
+                return False
+            view = site.view
+            for electorate in (view.electorate, view.joint_electorate):
+                if electorate and count_in(electorate, sound) < majority_of(electorate):
+                    return False
+        return True
+
+    def _sound_voters(self, victims: list[str]) -> tuple[SiteId, ...]:
+        """Voters that live and are not so far behind that the order they need is collected."""
+        live = self.cluster.live()
+        inside = [p for p in live if not p.engine.site.outside]
+        collected = max((p.engine.site.queue.base for p in inside), default=0)
+        return tuple(
+            p.member.site
+            for p in live
+            if p.address not in victims
+            and p.member.site not in self.condemned
+            and (p.engine.site.outside or p.engine.site.queue.frontier >= collected)
+        )
+
+    def _victim(self) -> Process | None:
+        live = [p for p in self.cluster.live() if not p.paused]
+        if not live:
+            return None
+        victim = self.rng.choice(live)
+        return victim if self._may_lose(victim) else None
+
+    def _may_lose(self, victim: Process) -> bool:
+        """A birth is not disturbed by amnesia of a majority either: founders count as an electorate."""
+        inside = [p for p in self.cluster.live() if not p.engine.site.outside]
+        if not inside:
+            return False
+        return self.survivable([victim.address])
+
+    def _crash(self) -> bool:
+        victim = self._victim()
+        if victim is None:
+            return False
+        self.cluster.crash(victim.address)
+        self._later(100, 4000, lambda: self._restart(victim.address))
+        return True
+
+    def _restart(self, address: str) -> None:
+        if not self.cluster.processes[address].alive:
+            self.count(FaultKind.RESTART)
+            self.cluster.restart(address)
+
+    def _fast_restart(self) -> bool:
+        """Back before anyone can have noticed, with an empty memory."""
+        victim = self._victim()
+        if victim is None:
+            return False
+        self.cluster.crash(victim.address)
+        self._later(1, 30, lambda: self._restart(victim.address))
+        return True
+
+    def _pause(self) -> bool:
+        live = [p for p in self.cluster.live() if not p.paused]
+        if not live:
+            return False
+        address = self.rng.choice(live).address
+        self.cluster.pause(address)
+        self._later(20, 4000, lambda: self.cluster.resume(address))
+        return True
+
+    def _skew(self) -> bool:
+        """A clock that runs up to a tenth fast or slow from now on."""
+        live = self.cluster.live()
+        if not live:
+            return False
+        self.cluster.skew(self.rng.choice(live), 900 + self.rng.randrange(201))
+        return True
+
+    # -- membership ------------------------------------------------------------------------------
+
+    def _leave(self) -> bool:
+        candidates = [p for p in self.cluster.live() if p.is_member() and not p.paused]
+        if len(candidates) < 4:
+            return False
+        process = self.rng.choice(candidates)
+        if not self.survivable([process.address]):
+            return False
+        self.condemned.add(process.member.site)
+        return self._request(process, ChangeRequested(ChangeKind.LEAVE))
+
+    def _remove(self) -> bool:
+        """An operator removes a voter that is out of the ring."""
+        candidates = [p for p in self.cluster.live() if p.is_member() and not p.paused]
+        if not candidates:
+            return False
+        process = self.rng.choice(candidates)
+        view = process.engine.site.view
+        lost = [s for s in view.external if len(view.electorate) > 3]
+        if not lost or process.member.site not in view.ring:
+            return False
+        subject = self.rng.choice(lost)
+        address = next((m.address for m in view.members if m.site == subject), "")
+        if not self.survivable([address]):
+            return False
+        self.condemned.add(subject)
+        return self._request(process, ChangeRequested(ChangeKind.REMOVE, subject))
+
+    def _request(self, process: Process, event: ChangeRequested) -> bool:
+        try:
+            self.cluster.handle(process, event)
+        except MembershipError:
+            return False
+        return True
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """Stop breaking things. Sometimes leave a minority broken: the rest must manage without."""
+        self.active = False
+        cluster = self.cluster
+        cluster.network.clear()
+        cluster.network.weather = Weather()
+        for address, process in list(cluster.processes.items()):
+            if process.paused:
+                cluster.resume(address)
+        for address, process in list(cluster.processes.items()):
+            if not process.alive or (process.ended is not None and process.ended.ending is not Ending.LEFT):
+                cluster.restart(address)
+        if len(self.kinds) and self.rng.random() < 0.3:
+            self._leave_one_broken()
+
+    def _leave_one_broken(self) -> None:
+        """One site stays away, or stays deaf, or stays dumb."""
+        cluster = self.cluster
+        address = self.rng.choice(list(cluster.processes))
+        if len(cluster.processes) < 3 or not self.survivable([address]):
+            return
+        cluster.left_broken.add(address)
+        others = [a for a in cluster.processes if a != address]
+        how = self.rng.choice(("away", "deaf", "dumb"))
+        for other in others:
+            if how in ("away", "deaf"):
+                cluster.network.cut((other, address))
+            if how in ("away", "dumb"):
+                cluster.network.cut((address, other))

@@ -1,0 +1,247 @@
+"""Planted bugs: each mutant removes one guard of the shipped code, and the battery must notice.
+
+A mutant names a method, a piece of its source and what stands there instead. Nothing of this is in
+the engine: the method is recompiled from its own source with the piece replaced, for as long as the
+mutant is applied, so a mutant whose guard was rewritten fails loudly instead of testing nothing.
+
+Only a checker counts as a finder. The engine's own invariants stop a site that has gone wrong, as
+they would in production; the run goes on without it.
+"""
+
+import importlib
+import inspect
+import multiprocessing
+import textwrap
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+
+import msgspec
+
+from ordering.errors import ConfigurationError
+from ordering.simulator.plan import Plan
+from ordering.simulator.run import simulate
+
+
+class Mutant(msgspec.Struct, frozen=True):
+    """One planted bug. ``where`` is ``module:Class.method`` or ``module:function``."""
+
+    name: str
+    pitfall: str
+    where: str
+    guard: str
+    instead: str
+    discipline: str = "rotating"
+
+
+class MutantResult(msgspec.Struct, frozen=True):
+    """How the hunt went: seeds played, the finding checker and its words."""
+
+    name: str
+    pitfall: str
+    found: bool
+    seeds: int
+    checker: str
+    detail: str = ""
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "deliver before a majority holds",
+        "1: reply given before K others hold the message",
+        "ordering.delivery:DeliveryCursor._reached",
+        "return level if stability.majority >= ts else None",
+        "return level",
+    ),
+    Mutant(
+        "tell a view before a majority holds it",
+        "1: effects of a NewList at majority level only (R5)",
+        "ordering.delivery:DeliveryCursor._deliver_block",
+        "if self.site.stability.majority < order.ts:",
+        "if False:",
+    ),
+    Mutant(
+        "a promise does not fence",
+        "2: a site acts in an epoch it has promised to end (R4)",
+        "ordering.recovery:Recovery._promise",
+        "site.fenced = True",
+        "pass",
+    ),
+    Mutant(
+        "a late founder claims what it never had",
+        "3: amnesia, a voter without the order before its start",
+        "ordering.engine:Engine._begin",
+        "if self.site.me not in view.electorate:",
+        "if True:",
+    ),
+    Mutant(
+        "promotion without the state",
+        "3: stateless majorities (R7)",
+        "ordering.membership:Membership.follow_view",
+        "if site.me not in view.electorate and self.promotable:",
+        "if site.me not in view.electorate:",
+    ),
+    Mutant(
+        "a founder founds alone",
+        "4: wrong site bootstraps (R9)",
+        "ordering.birth:Birth.complete",
+        "if len(members) < len(site.config.founders):",
+        "if not members:",
+    ),
+    Mutant(
+        "majority of the ring",
+        "4: majorities of a shrinking view fork (R1)",
+        "ordering.views:View.is_quorum",
+        "majority_of(self.electorate):",
+        "majority_of(self.ring or self.electorate):",
+    ),
+    Mutant(
+        "a deaf token site is believed",
+        "6: asymmetric links, membership never settles",
+        "ordering.engine:Engine._on_probe",
+        "if self.site.me not in packet.owing:",
+        "if True:",
+    ),
+    Mutant(
+        "an accepted install is forgotten",
+        "8: recovery that does not survive its initiator (R3)",
+        "ordering.recovery:Recovery._choose",
+        "if accepted:",
+        "if False:",
+    ),
+    Mutant(
+        "a lower ballot is accepted",
+        "8: a stale control packet resets recovery (R3)",
+        "ordering.recovery:Recovery.on_new_list",
+        "if proposal.ballot < self.promised:",
+        "if False:",
+    ),
+    Mutant(
+        "accept without the slots",
+        "8: a sync point nobody can reach (R3)",
+        "ordering.recovery:Recovery._accept",
+        "if site.queue.frontier < sync:",
+        "if False:",
+    ),
+    Mutant(
+        "unordered data is forgotten at a view change",
+        "9: messages queued across a view change lost (R15)",
+        "ordering.engine:Engine._install",
+        "self.submission.reclaim()",
+        "self.submission.pending.clear()",
+    ),
+    Mutant(
+        "erased slots keep their data ordered",
+        "9: messages queued across a view change lost (R15)",
+        "ordering.ordering_queue:OrderingQueue.erase_above",
+        "source.ordered = run.first_seq - 1",
+        "pass",
+    ),
+    Mutant(
+        "nothing is taken back",
+        "9: a view change erases what was delivered early, and nobody says so (R10)",
+        "ordering.delivery:DeliveryCursor.erase_above",
+        "self.site.out.append(Retract(ts))",
+        "pass",
+    ),
+    Mutant(
+        "a quiet ring does not look back",
+        "10: a quiet ring takes minutes to recover its last message",
+        "ordering.engine:Engine._learn",
+        "site.queue.known_end = max(site.queue.known_end, head.received)",
+        "pass",
+    ),
+    Mutant(
+        "a NACK is repeated at once",
+        "13: NACK implosion (R16)",
+        "ordering.retransmission:Retransmission.fire",
+        "backoff = self.rtt.rto << min(self.tries - 1, 6)",
+        "backoff = 1",
+    ),
+    Mutant(
+        "the log is never collected",
+        "14: every buffer is bounded (R16)",
+        "ordering.ordering_queue:OrderingQueue.collect",
+        "if order.last_ts > ts or order is self.tail:",
+        "if True:",
+    ),
+    Mutant(
+        "statements count across epochs",
+        "19: acknowledged on the word of an epoch that is over (R3)",
+        "ordering.stability:Stability.enter_epoch",
+        "self.held.clear()",
+        "pass",
+    ),
+    Mutant(
+        "conclusions beyond the own frontier",
+        "19: an unseen NewList changes whose statements count (R5)",
+        "ordering.stability:Stability.update",
+        "min(self._majority(view), frontier)",
+        "self._majority(view)",
+        discipline="sequencer",
+    ),
+    Mutant(
+        "a removed site serves on",
+        "12: a removed site must stop (R17)",
+        "ordering.engine:Engine._on_not_member",
+        "if packet.view.id >= self.site.view.id and not self._names_me(packet.view):",
+        "if False:",
+    ),
+)
+
+
+@contextmanager
+def planted(mutant: Mutant) -> Iterator[None]:
+    """Run the block with the mutant's guard removed."""
+    module_name, _, path = mutant.where.partition(":")
+    module = importlib.import_module(module_name)
+    owner: object = module
+    *parents, name = path.split(".")
+    for parent in parents:
+        owner = getattr(owner, parent)
+    original = getattr(owner, name)
+    source = textwrap.dedent(inspect.getsource(original))
+    if source.count(mutant.guard) != 1:
+        raise ConfigurationError(
+            f"mutant {mutant.name!r}: its guard stands {source.count(mutant.guard)} times in {mutant.where};"
+            " name the piece of source that is the guard now"
+        )
+    scope: dict[str, object] = {}
+    exec(compile(source.replace(mutant.guard, mutant.instead), mutant.where, "exec"), vars(module), scope)
+    setattr(owner, name, scope[name])
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def search(mutant: Mutant, seeds: int, first_seed: int = 0) -> MutantResult:
+    """Play seeds with the mutant planted until a checker complains."""
+    with planted(mutant):
+        for count in range(1, seeds + 1):
+            plan = Plan(seed=first_seed + count - 1, discipline=mutant.discipline)
+            report = simulate(plan, stop_broken=True)
+            if report.violations:
+                first = report.violations[0]
+                checker = first.split(" ", 1)[1].split(":", 1)[0]
+                return MutantResult(mutant.name, mutant.pitfall, True, count, checker, first)
+    return MutantResult(mutant.name, mutant.pitfall, False, seeds, "")
+
+
+def hunt(
+    names: tuple[str, ...], seeds: int, jobs: int, progress: Callable[[MutantResult], None]
+) -> list[MutantResult]:
+    """Search for every mutant named (all if none is), several at a time."""
+    known = {mutant.name: mutant for mutant in MUTANTS}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ConfigurationError(f"mutants: {', '.join(unknown)} unknown; use {', '.join(known)}")
+    chosen = [known[name] for name in names] or list(MUTANTS)
+    results: dict[str, MutantResult] = {}
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        futures = [pool.submit(search, mutant, seeds) for mutant in chosen]
+        for future in as_completed(futures):
+            result = future.result()
+            results[result.name] = result
+            progress(result)
+    return [results[mutant.name] for mutant in chosen]

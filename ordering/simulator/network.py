@@ -1,0 +1,93 @@
+"""A network that loses, duplicates, delays, reorders, clogs and cuts, one direction at a time."""
+
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+
+from ordering.packets import Packet
+from ordering.simulator.clock import Clock
+
+US = 1_000
+
+Sink = Callable[[str, Packet], None]
+
+
+class Weather(msgspec.Struct):
+    """What the network does to a packet right now; faults change it while a run goes on."""
+
+    latency_us: int = 300
+    spread_us: int = 200
+    loss: float = 0.0
+    duplicates: float = 0.0
+    reordering: float = 0.0
+    reorder_us: int = 5_000
+
+
+class Network:
+    """Point-to-point links between addresses."""
+
+    def __init__(self, clock: Clock, rng: Random, deliver: Sink) -> None:
+        self.clock = clock
+        self.rng = rng
+        self.weather = Weather()
+        self._deliver = deliver
+        self._cuts: dict[tuple[str, str], dict[int, None]] = {}  # link → the cuts that hold it
+        self._cut_count = 0
+        self._clogs: dict[tuple[str, str], int] = {}
+        self.sent = 0
+        self.lost = 0
+        self.duplicated = 0
+        self.reordered = 0
+
+    def send(self, source: str, to: str, packet: Packet) -> None:
+        self.sent += 1
+        weather = self.weather
+        rng = self.rng
+        if (source, to) in self._cuts or rng.random() < weather.loss:
+            self.lost += 1
+            return
+        self._transmit(source, to, packet)
+        if weather.duplicates and rng.random() < weather.duplicates:
+            self.duplicated += 1
+            self._transmit(source, to, packet)
+
+    def _transmit(self, source: str, to: str, packet: Packet) -> None:
+        weather = self.weather
+        rng = self.rng
+        delay = (weather.latency_us + rng.randrange(weather.spread_us + 1)) * US
+        if weather.reordering and rng.random() < weather.reordering:
+            self.reordered += 1
+            delay += rng.randrange(weather.reorder_us) * US
+        when = max(self.clock.now + delay, self._clogs.get((source, to), 0))
+        self.clock.at(when, lambda: self._arrive(source, to, packet))
+
+    def _arrive(self, source: str, to: str, packet: Packet) -> None:
+        if (source, to) not in self._cuts:
+            self._deliver(to, packet)
+
+    # -- faults ----------------------------------------------------------------------------------
+
+    def cut(self, *links: tuple[str, str]) -> int:
+        """Nothing passes over ``links`` (source, to) until this cut, and every other, is mended."""
+        self._cut_count += 1
+        for link in links:
+            self._cuts.setdefault(link, {})[self._cut_count] = None
+        return self._cut_count
+
+    def mend(self, cut: int) -> None:
+        for link in [link for link, cuts in self._cuts.items() if cut in cuts]:
+            del self._cuts[link][cut]
+            if not self._cuts[link]:
+                del self._cuts[link]
+
+    def clog(self, source: str, to: str, until: int) -> None:
+        """Packets pile up and arrive together when the link clears."""
+        self._clogs[source, to] = max(until, self._clogs.get((source, to), 0))
+
+    def clear(self) -> None:
+        self._cuts.clear()
+        self._clogs.clear()
+
+    def connected(self, one: str, other: str) -> bool:
+        return (one, other) not in self._cuts and (other, one) not in self._cuts

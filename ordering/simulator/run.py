@@ -1,0 +1,109 @@
+"""Play one plan and report."""
+
+from functools import partial
+from random import Random
+
+import msgspec
+
+from ordering.config import MS
+from ordering.effects import Effect, InstallView
+from ordering.simulator.checkers import make_checkers
+from ordering.simulator.checkers.base import Checker
+from ordering.simulator.cluster import Cluster
+from ordering.simulator.faults import Injector
+from ordering.simulator.plan import FaultKind, FaultMix, Plan
+from ordering.simulator.process import Process
+from ordering.simulator.workload import Workload
+
+SECOND = 1000 * MS
+LIVENESS_FACTOR = 10
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What a run came to."""
+
+    plan: Plan
+    violations: list[str]
+    simulated_ns: int
+    submitted: int
+    refused: int
+    applied: int
+    views: int
+    packets: int
+    faults: dict[FaultKind, int]
+    pairs: dict[tuple[str, str], int]
+    trace: str
+
+    @property
+    def replay(self) -> str:
+        return self.plan.replay
+
+
+class Tally(Checker):
+    """Counts for the report: what was applied first, and how many views there were."""
+
+    name = "tally"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.applied: set[int] = set()
+        self.views: set[tuple[int, int, int]] = set()
+
+    def on_applied(self, process: Process, ts: int, digest: bytes, now: int) -> None:
+        self.applied.add(ts)
+
+    def on_effect(self, process: Process, effect: Effect, now: int) -> None:
+        if isinstance(effect, InstallView):
+            self.views.add((effect.chain, effect.view.id.epoch, effect.view.id.revision))
+
+
+def simulate(plan: Plan, extra: tuple[Checker, ...] = (), *, stop_broken: bool = False) -> Report:
+    """Run a plan to its end. ``extra`` checkers watch too (a narrator, a recorder).
+
+    An engine that stops on an invariant is a violation, unless ``stop_broken`` lets it count as a
+    crash: planted bugs must be found by checkers.
+    """
+    rng = Random(plan.seed)
+    config = plan.draw_config(rng)
+    tally = Tally()
+    checkers = [*make_checkers(), tally, *extra]
+    cluster = Cluster(config, rng.getrandbits(64), checkers)
+    workload = Workload(cluster, Random(rng.getrandbits(64)), plan.rate)
+    kinds = plan.draw_kinds(rng)
+    gap_ms = 400 if plan.faults is FaultMix.LIGHT else rng.choice((100, 200, 400))
+    injector = Injector(cluster, Random(rng.getrandbits(64)), kinds, gap_ms)
+    _play(plan, cluster, workload, injector, rng)
+    violations = [] if stop_broken else list(cluster.broken)
+    for checker in checkers:
+        violations += checker.violations
+    return Report(
+        plan=plan,
+        violations=violations,
+        simulated_ns=cluster.clock.now,
+        submitted=workload.submitted,
+        refused=workload.refused,
+        applied=len(tally.applied),
+        views=len(tally.views),
+        packets=cluster.network.sent,
+        faults=dict(injector.counts),
+        pairs={(state.value, kind.__name__): n for (state, kind), n in cluster.pairs.items()},
+        trace=f"{cluster.trace:08x}",
+    )
+
+
+def _play(plan: Plan, cluster: Cluster, workload: Workload, injector: Injector, rng: Random) -> None:
+    """Birth, load under faults, heal, and the time within which all must be well again."""
+    for address in cluster.config.founders:
+        cluster.clock.after(rng.randrange(20) * MS, partial(cluster.start, address, founder=True))
+    cluster.clock.run_until(20 * MS)
+    workload.start()
+    injector.start()
+    cluster.clock.run_until(plan.seconds * SECOND)
+    workload.active = False
+    injector.heal()
+    for checker in cluster.checkers:
+        checker.on_healed(cluster, cluster.clock.now)
+    bound = LIVENESS_FACTOR * cluster.config.detection_ms * MS
+    cluster.clock.run_until(cluster.clock.now + bound)
+    for checker in cluster.checkers:
+        checker.finish(cluster, cluster.clock.now)

@@ -1,0 +1,67 @@
+"""Applications that multicast: random sites, batches and qualities of service."""
+
+from random import Random
+
+from ordering.config import MS
+from ordering.qos import (
+    MAJORITY,
+    SOURCE_ORDERED,
+    TOTAL,
+    TOTALLY_ORDERED,
+    UNORDERED,
+    UNRELIABLE,
+    Qos,
+    k_resilient,
+)
+from ordering.simulator.cluster import Cluster
+
+SECOND = 1000 * MS
+LADDER = (UNRELIABLE, UNORDERED, SOURCE_ORDERED, TOTALLY_ORDERED, k_resilient(1), MAJORITY, TOTAL)
+
+
+class Workload:
+    """Submits ``rate`` messages a second, all told, until stopped."""
+
+    def __init__(self, cluster: Cluster, rng: Random, rate: int) -> None:
+        self.cluster = cluster
+        self.rng = rng
+        self.rate = rate
+        self.active = True
+        self.submitted = 0
+        self.refused = 0
+        self._number = 0
+        # Swarm: some runs are all majority, some use the whole ladder.
+        self.mixed = rng.random() < 0.5
+
+    def start(self) -> None:
+        self._schedule()
+
+    def _schedule(self) -> None:
+        size = self._size()
+        self.cluster.clock.after(
+            int(self.rng.expovariate(1.0) * size * SECOND / self.rate), lambda: self._send(size)
+        )
+
+    def _size(self) -> int:
+        return self.rng.choice((1, 1, 1, 2, 3, 10))
+
+    def _send(self, size: int) -> None:
+        if not self.active:
+            return
+        live = [p for p in self.cluster.live() if not p.paused]
+        if live:
+            process = self.rng.choice(live)
+            messages = tuple(self._message(process.member.site) for _ in range(size))
+            refusal = self.cluster.submit(process, messages, self._qos())
+            if refusal is None:
+                self.submitted += size
+            else:
+                self.refused += size
+        self._schedule()
+
+    def _message(self, site: int) -> bytes:
+        self._number += 1
+        return b"%d.%d" % (site, self._number)
+
+    def _qos(self) -> Qos:
+        return self.rng.choice(LADDER) if self.mixed else MAJORITY

@@ -1,0 +1,150 @@
+"""What the parts of one engine share: identity, the order, the frontiers, and the way out.
+
+The parts (discipline, stability, detection, membership, recovery, …) do not know the host and
+hardly know each other; they meet here. Nothing in this module decides anything.
+"""
+
+from enum import IntEnum
+from random import Random
+
+from ordering.config import MS, Config
+from ordering.effects import Effect, Multicast, Unicast
+from ordering.naming import group_id
+from ordering.ordering_queue import OrderingQueue
+from ordering.packets import Confirm, Head, Packet
+from ordering.stability import Stability
+from ordering.state import State
+from ordering.views import Member, SiteId, View
+
+ADDRESSES_MAX = 64
+
+
+class Timer(IntEnum):
+    """What a site waits for; each has one deadline, the host sees only the earliest."""
+
+    DATA = 0
+    PASS = 1
+    NACK = 2
+    PROBE = 3
+    PASSIVE = 4
+    POLL = 5
+    RECOVERY = 6
+    REQUEST = 7
+    HELLO = 8
+    LANE = 9
+
+
+class Site:
+    """Shared state of one site in one group."""
+
+    def __init__(self, config: Config, member: Member, rng: Random) -> None:
+        self.config = config
+        self.member = member
+        self.me: SiteId = member.site
+        self.group = group_id(config.group)
+        self.rng = rng
+        self.now = 0
+        self.out: list[Effect] = []
+        self.state = State.IDLE
+        self.chain = 0
+        self.epoch = 0
+        self.fenced = False
+        self.decided = False  # the install that ends this epoch is known, its slots not all here
+        self.queue = OrderingQueue()
+        self.stability = Stability()
+        self.addresses: dict[SiteId, str] = {}  # of members, and of some who no longer are
+        self.deadlines: dict[Timer, int] = {}
+        self.counters: dict[str, int] = {}
+
+    # -- views -----------------------------------------------------------------------------------
+
+    @property
+    def view(self) -> View:
+        return self.queue.view
+
+    @property
+    def outside(self) -> bool:
+        """No chain yet, or no longer."""
+        return self.state in (State.IDLE, State.FOUNDING, State.JOINING, State.GONE)
+
+    @property
+    def in_ring(self) -> bool:
+        return self.me in self.view.ring
+
+    def holds_token(self) -> bool:
+        """Gap-free token acceptance (RMP §4.2): the last block names this site and nothing is missing."""
+        tail = self.queue.tail
+        return (
+            tail is not None
+            and not self.fenced
+            and tail.next_site == self.me
+            and tail.last_ts == self.queue.frontier
+            and self.in_ring
+        )
+
+    def note_addresses(self) -> None:
+        """Remember where members are, also after they have gone: they may need a last answer."""
+        for member in self.view.members:
+            self.addresses.pop(member.site, None)
+            self.addresses[member.site] = member.address
+        while len(self.addresses) > ADDRESSES_MAX:
+            del self.addresses[next(iter(self.addresses))]
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def head(self) -> Head:
+        fenced = self.fenced
+        frontier = self.queue.frontier
+        stability = self.stability
+        return Head(
+            self.group,
+            self.chain,
+            self.me,
+            self.member.boot,
+            self.epoch,
+            0 if fenced else frontier,
+            0 if fenced else frontier,
+            0 if fenced else stability.majority,
+            0 if fenced else stability.stable,
+        )
+
+    def multicast(self, packet: Packet) -> None:
+        """To all other members of the view in force: ring, external voters and learners."""
+        self.multicast_to(tuple(m.address for m in self.view.members), packet)
+
+    def multicast_to(self, addresses: tuple[str, ...], packet: Packet) -> None:
+        """To other addresses, each once: a dead voter and its successor share one."""
+        to = tuple(dict.fromkeys(address for address in addresses if address != self.member.address))
+        if to:
+            self.out.append(Multicast(to, packet))
+
+    def unicast(self, site: SiteId, packet: Packet) -> None:
+        address = self.addresses.get(site)
+        if address is not None and site != self.me:
+            self.out.append(Unicast(address, packet))
+
+    def confirm(self) -> None:
+        """Tell everyone how far we are."""
+        self.multicast(Confirm(self.head()))
+
+    def confirm_to(self, site: SiteId) -> None:
+        self.unicast(site, Confirm(self.head()))
+
+    # -- time and counting -----------------------------------------------------------------------
+
+    def arm(self, timer: Timer, after_ns: int) -> None:
+        self.deadlines[timer] = self.now + max(after_ns, 1)
+
+    def arm_if_idle(self, timer: Timer, after_ns: int) -> None:
+        if timer not in self.deadlines:
+            self.arm(timer, after_ns)
+
+    def disarm(self, timer: Timer) -> None:
+        self.deadlines.pop(timer, None)
+
+    def jitter(self, span_ms: int) -> int:
+        """A drawn part of ``span_ms``, in nanoseconds: keeps sites from acting in step."""
+        return self.rng.randrange(span_ms * MS)
+
+    def count(self, what: str) -> None:
+        self.counters[what] = self.counters.get(what, 0) + 1

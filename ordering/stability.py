@@ -1,0 +1,76 @@
+"""How a site learns that others hold the order: positive notification (DTP §2, rules R1, R2, R5).
+
+Each packet's head states how far its sender holds the order of its epoch. Statements of other
+epochs do not count (R3), and only voters' statements count for a majority (R1). What a site
+concludes (``majority``, ``stable``) is itself a fact about the epoch's only order, so it is passed
+on in the head and believed: one site's knowledge spares the others their waiting.
+"""
+
+from ordering.packets import Head
+from ordering.views import SiteId, View, majority_of
+
+
+class Stability:
+    """Who holds what, in this epoch."""
+
+    def __init__(self) -> None:
+        self.received: dict[SiteId, int] = {}
+        self.held: dict[SiteId, int] = {}
+        self.majority = 0
+        self.stable = 0
+        self.everyone = 0
+
+    def enter_epoch(self, install_ts: int) -> None:
+        """The install was accepted by quorums that hold everything before it: it is majority-held."""
+        self.received.clear()
+        self.held.clear()
+        self.majority = max(self.majority, install_ts)
+
+    def note(self, head: Head) -> None:
+        """Learn from a head of this epoch."""
+        site = head.sender
+        if head.held > self.held.get(site, 0):
+            self.held[site] = head.held
+        if head.received > self.received.get(site, 0):
+            self.received[site] = head.received
+        self.majority = max(self.majority, head.majority)
+        self.stable = max(self.stable, head.stable)
+
+    def update(self, view: View, frontier: int) -> None:
+        """Draw the conclusions: what a majority, the ring, and all members are known to hold.
+
+        Only up to our own frontier: beyond it a NewList we have not seen may have changed whose
+        statements count.
+        """
+        self.majority = max(self.majority, min(self._majority(view), frontier))
+        held = self.held
+        if view.ring:
+            stable = min(held.get(site, 0) for site in view.ring)
+            self.stable = max(self.stable, min(stable, frontier))
+        self.everyone = min(held.get(member.site, 0) for member in view.members)
+
+    def _majority(self, view: View) -> int:
+        new = self.held_by_majority(view.electorate)
+        if not view.joint_ts:
+            return new
+        # R5: slots before the change need only the old electorate, later ones both, until a
+        # majority of the old electorate is known to hold the change itself.
+        if not self.joint(view):
+            return new
+        old = self.held_by_majority(view.joint_electorate)
+        return max(min(old, view.joint_ts - 1), min(old, new))
+
+    def joint(self, view: View) -> bool:
+        """Whether quorums still need both electorates of the last change (R5)."""
+        if not view.joint_ts or self.majority >= view.joint_ts:
+            return False
+        return self.held_by_majority(view.joint_electorate) < view.joint_ts
+
+    def held_by_majority(self, electorate: tuple[SiteId, ...]) -> int:
+        """The highest slot that a majority of ``electorate`` is known to hold."""
+        claims = sorted(self.held.get(site, 0) for site in electorate)
+        return claims[len(electorate) - majority_of(electorate)]
+
+    def holders(self, view: View, ts: int) -> int:
+        """How many voters are known to hold everything up to ``ts``."""
+        return sum(1 for site in view.electorate if self.held.get(site, 0) >= ts)

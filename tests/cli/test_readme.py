@@ -1,0 +1,24 @@
+"""The README's example runs as it is printed."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+
+
+def test_when_the_readme_shows_python_then_it_runs() -> None:
+    blocks = re.findall(
+        r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    assert blocks
+    for block in blocks:
+        exec(compile(block, str(README), "exec"), {"__name__": "readme"})
+
+
+@pytest.mark.parametrize("target", ["demo", "test"])
+def test_when_the_readme_names_a_make_target_then_the_makefile_has_it(target: str) -> None:
+    makefile = (README.parent / "Makefile").read_text(encoding="utf-8")
+    assert f"make {target}" in README.read_text(encoding="utf-8")
+    assert re.search(rf"^{target}:", makefile, re.MULTILINE)
