@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from cli.demo import demo
+from cli.explore import explore
 from cli.sim import sim
 
 app = typer.Typer(
@@ -34,6 +35,7 @@ def main(
 
 
 app.command()(demo)
+app.command()(explore)
 app.command()(sim)
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def sim(
     discipline: DisciplineName = None,
     faults: Faults = FaultMix.SWARM,
     seconds: Seconds = 12,
-    rate: Rate = 80,
+    rate: Rate = 120,
     record: Record = None,
     jobs: Jobs = 0,
     coverage: WithCoverage = False,

@@ -1,1 +1,170 @@
-"""Totally ordered multicast: an embedded, sans-IO RMP engine."""
+"""Totally ordered multicast: an embedded, sans-IO RMP engine. This is how a host drives it.
+
+An ``Engine`` is one site's part in one group. It reaches no clock, socket, task or random source; the
+host brings what happened and does what is asked::
+
+    engine = Engine(config, Member(site, boot, address), Random(seed))
+    perform(engine.handle(Started(founder=True), now()))
+    while not ended:
+        match wait_for_the_first_of(socket, timer, application):
+            case datagrams:
+                packets = tuple(decoded(datagrams))        # bad ones are counted and dropped
+                perform(engine.handle(PacketsReceived(packets), now()))
+            case timer:
+                perform(engine.handle(TimerFired(), now()))
+            case messages:
+                try:
+                    perform(engine.handle(SubmitRequested(messages), now()))
+                except SubmitError as refusal:
+                    tell_the_application(refusal)
+
+    def perform(effects):
+        for effect in effects:                             # in this order
+            match effect:
+                case Multicast(to, packet):
+                    for address in to:
+                        send(address, packet)
+                case Unicast(to, packet):
+                    send(to, packet)
+                case SetTimer(at):
+                    timer = at                             # replaces the one before
+                case Deliver(view, deliveries):
+                    log.extend(deliveries)                 # not applied yet
+                case LevelReached(majority, stable):
+                    apply_log_up_to(majority)
+                case Retract(after):
+                    log.forget_above(after)                # never reaches what was applied
+                case InstallView(ts, chain, view):
+                    enter(view)
+                case RequestState(ts, donors):
+                    fetch_state_in_background(ts, donors)  # then StateTransferred(ts)
+                case Accepted() | Abandoned():
+                    tell_the_application(effect)
+                case EndMembership(ending):
+                    stop()
+
+``README.md`` has a host of forty lines that runs; ``ordering/simulator/cluster.py`` is a complete one.
+
+**Identity.** ``boot`` is 128 random bits, drawn anew at every start of the process. In memory mode, the only
+mode so far, ``site`` is new with every boot as well, and never 0: the process that was at this address before
+is another voter, and a dead one. An engine is started once and never restored.
+
+**Events.** One at a time, each handled to its end: an engine is neither re-entrant nor thread-safe. The first
+is ``Started``, and no packet is brought before it. ``now`` is monotonic time in nanoseconds and never goes
+back; clocks of different sites need not agree, and may run at different speeds. ``TimerFired`` comes at the
+time of the latest ``SetTimer`` or later. Coming late costs time, never safety; coming early does no harm.
+``PacketsReceived`` brings packets as the decoder made them: the engine trusts their form and their senders.
+
+**Effects** are done in the order of the list, before the next event is handled.
+
+- Sending may fail silently: every packet may be lost, repeated, delayed and reordered. A sent packet must not
+  be altered. ``to`` holds addresses as they stand in ``Member`` and ``Config``.
+- ``Deliver`` hands over messages on the level they asked for. ``LevelReached`` says how far a majority holds
+  what was delivered, and follows its ``Deliver`` in the same list. *A replica applies up to*
+  ``LevelReached.majority`` *and not further.* Below that level a ``Retract`` may take deliveries back;
+  messages without a timestamp (``first_ts`` 0) are never taken back and have no place in the order.
+- ``InstallView`` stands between the messages where the view stands in the order; it is always majority-held.
+- ``Accepted`` answers a ``SubmitRequested`` and numbers its messages. After it the messages are ordered, or
+  ``Abandoned`` names them: then their outcome is unknown.
+- ``RequestState`` asks for the application state of a donor that has applied slot ``ts`` at majority level.
+  The host fetches it by its own means while the engine goes on delivering, skips what the state contains, and
+  says ``StateTransferred`` when the state is in place and verified. From then on the site may become a voter:
+  to say so without the state breaks every guarantee of the group.
+- ``EndMembership`` is final. The host stops serving at once and brings no further event. To come back it
+  makes a new engine, with a new boot and site, and starts that.
+
+**Errors.** ``SubmitError`` and ``MembershipError`` refuse the local request and change nothing.
+``InvariantViolation`` means that the site is wrong about its own state: the host stops the process. Nothing
+else is raised; a packet that makes no sense is counted in ``engine.site.counters``.
+
+A host must not: apply above ``LevelReached.majority``; answer as a replica after ``EndMembership``; reorder
+or drop effects other than packets; reuse a boot; keep an engine over a fork or a restored snapshot of its
+memory; reach into an engine to change it.
+"""
+
+from ordering.config import Config
+from ordering.effects import (
+    Abandoned,
+    Accepted,
+    Deliver,
+    Delivery,
+    Effect,
+    Ending,
+    EndMembership,
+    InstallView,
+    LevelReached,
+    Multicast,
+    RequestState,
+    Retract,
+    SetTimer,
+    Unicast,
+)
+from ordering.engine import Engine
+from ordering.errors import InvariantViolation, MembershipError, OrderingError, SubmitError
+from ordering.events import (
+    ChangeRequested,
+    Event,
+    PacketsReceived,
+    Started,
+    StateTransferred,
+    SubmitRequested,
+    TimerFired,
+)
+from ordering.packets import ChangeKind, Packet
+from ordering.qos import (
+    MAJORITY,
+    SOURCE_ORDERED,
+    TOTAL,
+    TOTALLY_ORDERED,
+    UNORDERED,
+    UNRELIABLE,
+    Level,
+    Qos,
+    k_resilient,
+)
+from ordering.views import Member, SiteId, View, ViewId
+
+__all__ = [
+    "MAJORITY",
+    "SOURCE_ORDERED",
+    "TOTAL",
+    "TOTALLY_ORDERED",
+    "UNORDERED",
+    "UNRELIABLE",
+    "Abandoned",
+    "Accepted",
+    "ChangeKind",
+    "ChangeRequested",
+    "Config",
+    "Deliver",
+    "Delivery",
+    "Effect",
+    "EndMembership",
+    "Ending",
+    "Engine",
+    "Event",
+    "InstallView",
+    "InvariantViolation",
+    "Level",
+    "LevelReached",
+    "Member",
+    "MembershipError",
+    "Multicast",
+    "OrderingError",
+    "Packet",
+    "PacketsReceived",
+    "Qos",
+    "RequestState",
+    "Retract",
+    "SetTimer",
+    "SiteId",
+    "Started",
+    "StateTransferred",
+    "SubmitError",
+    "SubmitRequested",
+    "TimerFired",
+    "Unicast",
+    "View",
+    "ViewId",
+    "k_resilient",
+]

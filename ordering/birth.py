@@ -2,20 +2,27 @@
 
 Each founder asks all configured founders whether they were ever a member. Only answers to its own
 boot count, so an answer is younger than the asker. When all, itself included, say "never", the
-founder enters epoch 0 of a chain whose id is drawn from all their boots; from there the birth is an
-ordinary view change with nothing to keep: instance 0 among the founders decides epoch 1.
+founder enters epoch 0 of a chain whose id is drawn from all their boots; from there the birth is a
+view change with nothing to keep: instance 0 among the founders decides epoch 1. One thing is
+stricter: nothing is proposed before *all* founders have promised.
 
-Why at most one chain lives: a site enters at most one epoch 0 and says "never" no more; a chain
-needs a majority of the founders in its own epoch 0; and two sets of boots for the same founders
-cannot both find a majority that entered. RMP lets a lone joiner found a group after some retries,
-which splits the brain of every group that starts during a network fault.
+Why at most one chain lives. A site enters at most one epoch 0 and says "never" no more. A chain that
+was decided was proposed, so each of its founders had entered it. Another chain of the same founders
+needs the promise of everyone too, hence of a site that is in the first one, or of nobody but new
+boots: then every process of the first has died. Answers may be old when they are used, which is why
+collecting them is not enough. A founder that dies during the birth blocks it; when it is back under
+a new boot the others see that, end (UNBORN) and try again under new boots.
+
+RMP lets a lone joiner found a group after some retries, which splits the brain of every group that
+starts during a network fault.
 """
 
 from ordering.config import MS
 from ordering.naming import chain_id
 from ordering.packets import Head, Hello, Standing
 from ordering.site import Site, Timer
-from ordering.views import Member, View, ViewId
+from ordering.state import State
+from ordering.views import Member, View, ViewId, majority_of
 
 
 class Birth:
@@ -24,28 +31,36 @@ class Birth:
     def __init__(self, site: Site) -> None:
         self.site = site
         self._never: dict[str, Member] = {}
+        self._heard: dict[str, tuple[int, Hello]] = {}  # the last answer of each founder, and when
 
     def fire(self) -> None:
         """Ask everyone, again and again, until the group exists with or without us."""
         site = self.site
-        site.multicast_to(site.config.founders, self._statement(Standing.NEVER, answers=0))
+        site.multicast_to(site.config.founders, self._statement(answers=0))
         site.arm(Timer.HELLO, site.config.request_ms * MS + site.jitter(site.config.request_ms))
 
-    def answer(self, hello: Hello, standing: Standing) -> None:
+    def answer(self, hello: Hello) -> None:
         """Every question is answered, by members too; answers are not answered."""
         if not hello.answers:
-            statement = self._statement(standing, answers=hello.head.boot)
-            self.site.multicast_to((hello.member.address,), statement)
+            self.site.multicast_to((hello.member.address,), self._statement(answers=hello.head.boot))
 
-    def _statement(self, standing: Standing, *, answers: int) -> Hello:
+    def _statement(self, *, answers: int) -> Hello:
         site = self.site
         head = Head(site.group, 0, site.me, site.member.boot, 0, 0, 0, 0, 0)
-        return Hello(head, site.member, standing, answers)
+        return Hello(head, site.member, self._standing(), site.chain, answers)
+
+    def _standing(self) -> Standing:
+        if self.site.state is State.FOUNDING:
+            return Standing.NEVER
+        return Standing.MEMBER if self.site.epoch else Standing.UNDECIDED
 
     def on_hello(self, hello: Hello) -> View | None:
         """Collect an answer to our own boot; the complete set is the view of epoch 0."""
         site = self.site
-        if hello.answers != site.member.boot or hello.standing is not Standing.NEVER:
+        if hello.answers != site.member.boot:
+            return None
+        self._heard[hello.member.address] = (site.now, hello)
+        if hello.standing is not Standing.NEVER:
             return None
         self._never[hello.member.address] = hello.member
         return self.complete()
@@ -58,6 +73,23 @@ class Birth:
         if len(members) < len(site.config.founders):
             return None
         return View(ViewId(0, 0), members, tuple(m.site for m in members), ())
+
+    def is_lost(self, view: View, *, accepted: bool) -> bool:
+        """Whether the birth we entered has failed: all other founders answered lately, none of them
+        is a member, and so many of them live on as someone new that nobody can complete it: one is
+        enough while we have accepted nothing, a majority if we have."""
+        site = self.site
+        renewed = 0
+        for member in view.members:
+            if member.site == site.me:
+                continue
+            at, hello = self._heard.get(member.address, (0, None))
+            if hello is None or site.now - at > site.config.slow_ms * MS:
+                return False
+            if hello.standing is Standing.MEMBER:
+                return False
+            renewed += hello.member.boot != member.boot
+        return renewed > (len(view.members) - majority_of(view.electorate) if accepted else 0)
 
     def chain_of(self, view: View) -> int:
         return chain_id(self.site.group, tuple((m.site, m.boot) for m in view.members), 0)

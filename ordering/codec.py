@@ -255,7 +255,7 @@ _BODIES: Final[dict[type[p.Packet], Any]] = {
     p.Probe: tuple[_Sites],
     p.Collected: tuple[_Count, bool],
     p.NotMember: tuple[_View],
-    p.Hello: tuple[_Member, p.Standing, _Boot],
+    p.Hello: tuple[_Member, p.Standing, _Site, _Boot],
     p.Poll: tuple[_Count, _Sites],
     p.PollReply: tuple[_Count, bool],
     p.RecoveryStart: tuple[_Ballot, _View],
@@ -326,7 +326,7 @@ def _body(packet: p.Packet) -> tuple[object, ...]:
             return (_wire_view(packet.view),)
         case p.Hello():
             answers = packet.answers.to_bytes(BOOT_BYTES, "big")
-            return _wire_member(packet.member), packet.standing, answers
+            return _wire_member(packet.member), packet.standing, packet.chain, answers
         case p.RecoveryStart():
             return packet.ballot, _wire_view(packet.view)
         case p.RecoveryNewList():

@@ -13,7 +13,7 @@ from ordering.ordering_queue import Source
 from ordering.packets import Batch, Order
 from ordering.qos import Level, Qos
 from ordering.site import Site
-from ordering.views import View, ViewId
+from ordering.views import View, ViewId, majority_of
 
 
 class DeliveryCursor:
@@ -108,12 +108,22 @@ class DeliveryCursor:
             view = self.site.view
             # R10: a K that dead sites make unreachable must not block what comes behind it.
             reachable = max(view.ring_voters, 1)
-            if stability.holders(view, ts) < min(qos.k + 1, reachable):
+            if not self._held_by(min(qos.k + 1, reachable), ts):
                 return None
             if qos.k < reachable:
                 return level
             return Level.MAJORITY if stability.majority >= ts else Level.TOTALLY_ORDERED
         return level
+
+    def _held_by(self, voters: int, ts: int) -> bool:
+        """Whether so many voters hold the slot, known one by one or as a majority or the whole ring."""
+        view = self.site.view
+        stability = self.site.stability
+        return (
+            stability.holders(view, ts) >= voters
+            or (voters <= majority_of(view.electorate) and stability.majority >= ts)
+            or (voters <= view.ring_voters and stability.stable >= ts)
+        )
 
     def erase_above(self, ts: int) -> None:
         """A view change erased slots: take back what was delivered of them below MAJORITY."""

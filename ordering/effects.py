@@ -88,10 +88,11 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class Abandoned(msgspec.Struct, frozen=True):
-    """Accepted messages this site can no longer get ordered; their outcome is unknown (R15)."""
+    """Accepted messages this site can no longer vouch for; their outcome is unknown (R15)."""
 
     first_seq: int
     count: int
+    ordered: bool  # which lane's sequence numbers these are
 
 
 class RequestState(msgspec.Struct, frozen=True):
@@ -102,12 +103,16 @@ class RequestState(msgspec.Struct, frozen=True):
 
 
 class Ending(IntEnum):
-    """Why a site's membership is over. Each but LEFT is a program-controlled crash (R17)."""
+    """Why a site's membership is over. Each but LEFT is a program-controlled crash (R17).
+
+    COLLECTED: the slots it misses are gone everywhere. UNBORN: the birth it took part in cannot come
+    about, or came about without this boot.
+    """
 
     LEFT = 1
     REMOVED = 2
     COLLECTED = 3
-    GROUP_LOST = 4
+    UNBORN = 4
 
 
 class EndMembership(msgspec.Struct, frozen=True):

@@ -35,6 +35,9 @@ from ordering.state import LEGAL_PACKETS, MOVES, RING, State
 from ordering.submission import Submission
 from ordering.views import Member, SiteId, View, ViewId
 
+# Who is in no chain yet can ask to be let in, or whether there is a group at all; nothing else.
+_FROM_OUTSIDE = (p.Hello, p.ListChangeRequest)
+
 
 class Engine:
     """The RMP engine of one site in one group. Same state, event and time: same effects."""
@@ -55,6 +58,7 @@ class Engine:
         self._pass_tries = 0
         self._passed_at = 0
         self._probe_gap = 0
+        self._probed_at = 0  # the last probe of this rest
         self._resting_at = -1  # frontier at which this site holds the token with nothing to do
         self._wake_at = 0
         self.founded = False  # here since the first slot, so no state transfer was ever needed
@@ -85,7 +89,7 @@ class Engine:
             Timer.PROBE: self._fire_probe,
             Timer.PASSIVE: self._fire_passive,
             Timer.POLL: self.recovery.fire_poll,
-            Timer.RECOVERY: self.recovery.fire,
+            Timer.RECOVERY: self._fire_recovery,
             Timer.REQUEST: self._fire_request,
             Timer.HELLO: self.birth.fire,
             Timer.LANE: self.lanes.fire,
@@ -104,7 +108,7 @@ class Engine:
             raise InvariantViolation(f"time went back from {site.now} to {now}")
         site.now = now
         site.out = []
-        if site.state is State.GONE:
+        if site.state is State.GONE and not isinstance(event, SubmitRequested):
             return site.out
         before = site.state
         match event:
@@ -212,10 +216,10 @@ class Engine:
             site.count("dropped: foreign group")
         elif kind not in LEGAL_PACKETS[site.state]:
             site.count(f"dropped: {kind.__name__} while {site.state.value}")
-        elif site.outside or head.chain == 0:
+        elif site.outside or (head.chain == 0 and kind in _FROM_OUTSIDE):
             self._handlers[kind](packet)  # type: ignore[operator]
         elif head.chain != site.chain:
-            self._on_foreign_chain(packet)
+            site.count("dropped: foreign chain")
         elif self._learn(packet):
             self._handlers[kind](packet)  # type: ignore[operator]
 
@@ -250,14 +254,6 @@ class Engine:
         else:
             self.membership.tell_outsider(sender, "", self.delivery.view)
 
-    def _on_foreign_chain(self, packet: Packet) -> None:
-        """Another chain of this group. In epoch 0 ours may never live: take the one that does (R9)."""
-        site = self.site
-        if site.epoch == 0 and isinstance(packet, p.NewList):
-            self._begin(packet)
-        else:
-            site.count("dropped: foreign chain")
-
     def _on_data(self, packet: p.Data) -> None:
         site = self.site
         batch = packet.batch
@@ -287,36 +283,29 @@ class Engine:
         site = self.site
         order = packet.order
         if site.outside:
-            self._begin(packet)
+            if self._names_me(order.view):
+                self._begin_as_learner(packet)
         elif order.is_install and order.epoch == site.epoch + 1:
             self.recovery.decide(order)
         else:
             self._on_order(order)
 
-    def _begin(self, packet: p.NewList) -> None:
-        """A view names us. A founder that missed the birth may only begin with the first slot: it
-        votes, and must not claim to hold what it never had. A learner begins anywhere (R7)."""
-        order = packet.order
-        view = order.view
-        if view is None or not self._names_me(view):
-            return
-        if self.site.me not in view.electorate:
-            self._begin_as_learner(packet, view)
-        elif order.ts == 1:
-            self._enter_chain(packet.head.chain, view)
-            self._on_new_list(packet)
+    def _begin_as_learner(self, packet: p.NewList) -> None:
+        """RMP §4.3: the NewList that names us hands us the vector; the state follows (R7).
 
-    def _begin_as_learner(self, packet: p.NewList, view: View) -> None:
-        """RMP §4.3: the NewList that names us hands us the vector; the state follows (R7)."""
+        Never as a voter: who votes must not claim to hold what it never had.
+        """
         site = self.site
         order = packet.order
+        view = order.view
+        if view is None or site.me in view.electorate:
+            return
         site.disarm(Timer.HELLO)
         site.chain = packet.head.chain
         site.epoch = order.epoch
         site.queue.start_at(order)
         site.note_addresses()
         self.delivery.start_at(order.ts)
-        site.stability.enter_epoch(0)
         site.stability.note(packet.head)
         site.state = State.NOT_TOKEN_SITE
         self.detection.enter_epoch()
@@ -348,11 +337,7 @@ class Engine:
             self.membership.on_request(packet)
 
     def _resend_seat(self, joiner: Member) -> None:
-        """The joiner lost the NewList that names it: any later view block serves as well. A founder
-        that missed the birth needs the first install, or must come back as someone new."""
-        if joiner.site in self.site.view.electorate:
-            self.retransmission.send_install(joiner.site, 0)
-            return
+        """The joiner lost the NewList that names it: any later view block serves as well."""
         for ts, view in reversed(self.site.queue.views):
             order = self.site.queue.blocks.get(ts)
             if order is not None and view.has(joiner.site):
@@ -361,7 +346,7 @@ class Engine:
 
     def _on_collected(self, packet: p.Collected) -> None:
         """Our gap cannot be filled any more: only a new start with a state transfer helps (R17)."""
-        if self.site.outside or self.retransmission.is_hopeless(packet):
+        if self.retransmission.is_hopeless(packet):
             self._end(Ending.COLLECTED)
 
     def _on_not_member(self, packet: p.NotMember) -> None:
@@ -373,14 +358,17 @@ class Engine:
 
     def _on_hello(self, packet: p.Hello) -> None:
         site = self.site
-        if site.state is not State.FOUNDING:
-            self.birth.answer(packet, Standing.MEMBER if site.epoch else Standing.UNDECIDED)
-            return
-        self.birth.answer(packet, Standing.NEVER)
+        founding = site.state is State.FOUNDING
+        self.birth.answer(packet)
         if packet.standing is Standing.MEMBER and packet.answers == site.member.boot:
-            self._join()
-        else:
-            self._try_birth(self.birth.on_hello(packet))
+            if founding:
+                self._join()
+            elif site.epoch == 0 and packet.chain != site.chain:
+                self._end(Ending.UNBORN)
+        elif site.epoch == 0:
+            view = self.birth.on_hello(packet)
+            if founding:
+                self._try_birth(view)
 
     def _try_birth(self, view: View | None) -> None:
         if view is None or self.site.state is not State.FOUNDING:
@@ -393,7 +381,6 @@ class Engine:
         """Epoch 0: fenced from the start, nothing ordered, waiting for the decision of instance 0."""
         site = self.site
         self.founded = True
-        site.disarm(Timer.HELLO)
         site.chain = chain
         site.epoch = 0
         site.state = State.PROMISED
@@ -422,6 +409,7 @@ class Engine:
         self.delivery.erase_above(sync)
         site.queue.erase_above(sync)
         site.epoch = order.epoch
+        site.disarm(Timer.HELLO)
         self.recovery.enter_epoch()
         site.stability.enter_epoch(order.ts)
         site.queue.known_end = sync
@@ -555,8 +543,9 @@ class Engine:
             return
         self._pass_tries += 1
         site.unicast(self._passing.next_site, block_packet(site, self._passing))
-        backoff = min(self.rtt.rto << min(self._pass_tries, 6), site.config.rto_max_ms * MS)
-        site.arm(Timer.PASS, backoff)
+        # Often enough that a suspicion is not late by more than a quarter of its time.
+        patience = min(site.config.rto_max_ms, site.config.suspect_ms // 4) * MS
+        site.arm(Timer.PASS, min(self.rtt.rto << min(self._pass_tries, 6), patience))
         self._check_suspects()
 
     def _rest(self) -> None:
@@ -569,6 +558,7 @@ class Engine:
         if len(site.view.members) > 1:
             site.confirm()
             self._probe_gap = self.rtt.rto
+            self._probed_at = 0
             site.arm(Timer.PROBE, self._probe_gap)
 
     def _fire_probe(self) -> None:
@@ -576,7 +566,12 @@ class Engine:
         if self._resting_at < 0 or site.fenced:
             return
         self.detection.progress()
-        owing = tuple(debtor for debtor in self.detection.duties)
+        owing = tuple(
+            member.site
+            for member in site.view.members
+            if member.site != site.me and self.detection.last_heard.get(member.site, 0) < self._probed_at
+        )
+        self._probed_at = site.now
         for debtor in site.view.ring:
             self.detection.owe(debtor)
         site.multicast(p.Probe(site.head(), owing))
@@ -626,6 +621,14 @@ class Engine:
             if deadline is not None and deadline <= site.now:
                 del site.deadlines[timer]
                 fire()
+
+    def _fire_recovery(self) -> None:
+        """A birth that cannot come about, for a founder died in it, is tried anew under new boots."""
+        site = self.site
+        if site.epoch == 0 and self.birth.is_lost(site.view, accepted=self.recovery.accepted is not None):
+            self._end(Ending.UNBORN)
+        else:
+            self.recovery.fire()
 
     def _fire_passive(self) -> None:
         """Passive detector (iRBP §4.1): no progress, nobody in particular."""

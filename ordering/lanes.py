@@ -15,6 +15,8 @@ from ordering.rtt import RoundTrip
 from ordering.site import Site, Timer
 from ordering.views import SiteId, View, ViewId
 
+SEEN_MAX = 4096
+
 
 class Lanes:
     """Sends and receives what is not ordered."""
@@ -24,9 +26,12 @@ class Lanes:
         self.rtt = rtt
         self.next_seq = 1
         self.pending: dict[int, Batch] = {}
-        self._confirmed: dict[SiteId, int] = {}
+        self.pending_messages = 0
+        self.pending_bytes = 0
+        self._owing: dict[int, dict[SiteId, None]] = {}  # first_seq → who has not confirmed it yet
         self._tries = 0
-        self._seen: dict[SiteId, tuple[int, int, dict[int, int]]] = {}  # boot, contiguous, islands
+        # Batches seen of each boot: kept long enough to know a duplicate, not for ever.
+        self._seen: dict[tuple[SiteId, int], dict[int, None]] = {}
 
     def send(self, batch: Batch, view: View | None) -> None:
         site = self.site
@@ -34,54 +39,50 @@ class Lanes:
         self._deliver(batch, view)
         if batch.qos.level == Level.UNORDERED:
             self.pending[batch.first_seq] = batch
-            site.arm_if_idle(Timer.LANE, self.rtt.rto)
+            self.pending_messages += len(batch.messages)
+            self.pending_bytes += sum(map(len, batch.messages))
+            self._owing[batch.first_seq] = dict.fromkeys(s for s in site.view.ring if s != site.me)
+            self.trim()
+            if self.pending:
+                site.arm_if_idle(Timer.LANE, self.rtt.rto)
 
     def on_data(self, batch: Batch, view: View | None) -> None:
         if batch.qos.level == Level.UNRELIABLE:
             self._deliver(batch, view)
             return
-        if self._is_new(batch):
-            self._deliver(batch, view)
-        else:
+        seen = self._seen.setdefault((batch.source, batch.boot), {})
+        if batch.first_seq in seen:
             self.site.count("duplicate unordered data")
-        self.site.unicast(batch.source, DataConfirm(self.site.head(), self._seen[batch.source][1]))
-
-    def _is_new(self, batch: Batch) -> bool:
-        boot, contiguous, islands = self._seen.get(batch.source, (batch.boot, 0, {}))
-        if boot != batch.boot:
-            contiguous, islands = 0, {}
-        new = batch.last_seq > contiguous and batch.first_seq not in islands
-        if new:
-            islands[batch.first_seq] = batch.last_seq
-            while (last := islands.pop(contiguous + 1, None)) is not None:
-                contiguous = last
-        self._seen[batch.source] = (batch.boot, contiguous, islands)
-        return new
+        else:
+            seen[batch.first_seq] = None
+            if len(seen) > SEEN_MAX:
+                del seen[next(iter(seen))]
+            self._deliver(batch, view)
+        self.site.unicast(batch.source, DataConfirm(self.site.head(), batch.first_seq))
 
     def on_confirm(self, confirm: DataConfirm) -> None:
-        sender = confirm.head.sender
-        self._confirmed[sender] = max(confirm.seq, self._confirmed.get(sender, 0))
+        self._owing.get(confirm.seq, {}).pop(confirm.head.sender, None)
         self._tries = 0
         self.trim()
 
     def trim(self) -> None:
-        """Forget what every other ring member has confirmed; who left the ring is not waited for."""
-        site = self.site
-        others = [s for s in site.view.ring if s != site.me]
-        least = min((self._confirmed.get(s, 0) for s in others), default=self.next_seq)
-        for first_seq in [seq for seq, batch in self.pending.items() if batch.last_seq <= least]:
-            del self.pending[first_seq]
+        """Forget what all have confirmed; who left the ring is not waited for."""
+        ring = self.site.view.ring
+        for first_seq in [seq for seq, owing in self._owing.items() if not any(s in ring for s in owing)]:
+            del self._owing[first_seq]
+            batch = self.pending.pop(first_seq)
+            self.pending_messages -= len(batch.messages)
+            self.pending_bytes -= sum(map(len, batch.messages))
         if not self.pending:
-            site.disarm(Timer.LANE)
+            self.site.disarm(Timer.LANE)
 
     def enter_view(self) -> None:
-        self._seen = {s: seen for s, seen in self._seen.items() if self.site.view.has(s)}
-        self._confirmed = {s: seq for s, seq in self._confirmed.items() if self.site.view.has(s)}
+        view = self.site.view
+        self._seen = {key: seen for key, seen in self._seen.items() if view.has(key[0])}
         self.trim()
 
     def fire(self) -> None:
         site = self.site
-        self.trim()
         for count, batch in enumerate(self.pending.values()):
             if count >= site.config.retransmit_burst:
                 break

@@ -51,6 +51,8 @@ def apply_change(view: View, change: Change, after: SiteId, ts: int, *, joint: b
             members = tuple(m for m in members if m.site != subject.site)
             electorate = tuple(s for s in electorate if s != subject.site)
             ring = tuple(s for s in ring if s != subject.site)
+    if not ring:
+        return None
     next_id = ViewId(view.id.epoch, view.id.revision + 1)
     if electorate == view.electorate:
         if joint:
@@ -98,6 +100,7 @@ class Membership:
         self.requests: dict[tuple[ChangeKind, SiteId], tuple[int, Change]] = {}
         self.leaving = False
         self.promotable = False
+        self._lost: list[tuple[ChangeKind, SiteId]] = []  # removals wanted by policy, not by an operator
         self._falls = 0
         self._return_at: int | None = None  # when to ask back into the ring
         self._dropped: list[tuple[int, Member]] = []
@@ -163,13 +166,20 @@ class Membership:
         site = self.site
         view = site.view
         limit = site.config.remove_ms * MS
+        for key in [k for k in self._lost if not self._is_lost(k[1], limit)]:
+            self._lost.remove(key)
+            self.wanted.pop(key, None)
         if not limit or site.me != view.ring[0] or len(view.electorate) <= site.config.electorate_min:
             return
         for lost in view.external:
             member = view.member(lost)
-            if member is not None and site.now - self.detection.last_heard.get(lost, 0) >= limit:
+            if member is not None and self._is_lost(lost, limit):
                 self.want(ChangeKind.REMOVE, member)
+                self._lost.append((ChangeKind.REMOVE, lost))
                 return
+
+    def _is_lost(self, voter: SiteId, limit: int) -> bool:
+        return self.site.now - self.detection.last_heard.get(voter, 0) >= limit
 
     # -- being asked -----------------------------------------------------------------------------
 

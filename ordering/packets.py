@@ -200,6 +200,7 @@ class Hello(msgspec.Struct, frozen=True, tag=10, array_like=True):
     head: Head
     member: Member
     standing: Standing
+    chain: int
     answers: int
 
 
@@ -260,7 +261,7 @@ class RecoveryAbort(msgspec.Struct, frozen=True, tag=17, array_like=True):
 
 
 class DataConfirm(msgspec.Struct, frozen=True, tag=18, array_like=True):
-    """Positive acknowledgement of unordered data up to ``seq``; they have no slot to prove it."""
+    """Positive acknowledgement of the unordered batch ``seq``: it has no slot to prove it."""
 
     head: Head
     seq: int

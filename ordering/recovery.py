@@ -97,7 +97,6 @@ class Recovery:
         self._poll_tries += 1
         if self._poll_tries > POLL_ROUNDS:
             self._polling = False
-            self.detection.duties.clear()
             return
         if self._poll_agreed():
             return
@@ -147,9 +146,7 @@ class Recovery:
         """(Re)send the current question to whoever has not answered; come back in one RTO."""
         site = self.site
         assert self.ballot is not None
-        known = self._quorum_view()
-        to_ask = {m.address for m in site.view.members} | {m.address for m in known.members}
-        addresses = tuple(sorted(to_ask))
+        addresses = self._whom_to_ask()
         if self.proposal is None:
             start = RecoveryStart(site.head(), self.ballot, site.view)
             site.multicast_to(addresses, start)
@@ -157,6 +154,16 @@ class Recovery:
             site.multicast_to(addresses, RecoveryNewList(site.head(), self.ballot, self.proposal))
         site.deadlines[Timer.RECOVERY] = min(self._attempt_ends, site.now + self.rtt.rto)
         self._try_propose()
+
+    def _whom_to_ask(self) -> tuple[str, ...]:
+        """All members of our view and of the best one promised, and who is just leaving: until the
+        change is settled the quorum of the electorate before it may need it (R5)."""
+        site = self.site
+        best = self._quorum_view()
+        addresses = [m.address for view in (site.view, best) for m in view.members]
+        leaving = (*site.view.joint_electorate, *best.joint_electorate)
+        addresses += [site.addresses[s] for s in leaving if s in site.addresses]
+        return tuple(dict.fromkeys(addresses))
 
     def _best_vote(self) -> RecoveryVote:
         """R3: compared by (epoch, timestamp); all votes of an instance are of its epoch."""
@@ -176,7 +183,7 @@ class Recovery:
         if self.proposal is not None:
             return
         best = self._best_vote()
-        if not best.view.is_quorum(self._votes, joint=best.joint):
+        if not best.view.is_quorum(self._votes, joint=best.joint) or not self._may_be_born():
             return
         if self._quorum_at is None:
             self._quorum_at = site.now
@@ -187,6 +194,12 @@ class Recovery:
         assert self.ballot is not None
         self._solicit()
         self._accept(RecoveryNewList(site.head(), self.ballot, self.proposal))
+
+    def _may_be_born(self) -> bool:
+        """R9: instance 0 proposes nothing until all founders are in, which an accepted install proves."""
+        if self.site.epoch or any(vote.accepted is not None for vote in self._votes.values()):
+            return True
+        return all(founder in self._votes for founder in self.site.view.electorate)
 
     def _choose(self, best: RecoveryVote) -> Order:
         """An install accepted before must be kept; else the sync point is the best frontier."""
@@ -248,9 +261,10 @@ class Recovery:
         site.multicast_to(self._address_of(start), self._vote(start.ballot))
 
     def _address_of(self, start: RecoveryStart) -> tuple[str, ...]:
-        """The initiator may be in a later view than ours: it says where it is."""
+        """The initiator may be in a later view than ours, and says where it is; or on its way out."""
         member = start.view.member(start.head.sender)
-        return () if member is None else (member.address,)
+        address = self.site.addresses.get(start.head.sender, "") if member is None else member.address
+        return (address,) if address else ()
 
     def _promise(self, ballot: Ballot) -> None:
         site = self.site

@@ -25,6 +25,8 @@ class Stability:
         self.received.clear()
         self.held.clear()
         self.majority = max(self.majority, install_ts)
+        # What was stable above the sync point is erased, and its slots will be given anew.
+        self.stable = min(self.stable, install_ts - 1)
 
     def note(self, head: Head) -> None:
         """Learn from a head of this epoch."""

@@ -44,7 +44,7 @@ FENCED: Final = (State.PROMISED, State.INITIATING, State.CATCHING_UP)
 MOVES: Final[Mapping[State, tuple[State, ...]]] = {
     State.IDLE: (State.FOUNDING, State.JOINING, *FENCED, *RING),
     State.FOUNDING: (State.JOINING, *FENCED, *RING, State.GONE),
-    State.JOINING: (*RING, State.GONE),
+    State.JOINING: (*RING, *FENCED, State.GONE),
     **{state: (*RING, *FENCED, State.GONE) for state in RING},
     **{state: (*RING, *FENCED, State.GONE) for state in FENCED},
     State.GONE: (),
@@ -58,8 +58,8 @@ class Meaning(Enum):
 
 
 _OUTSIDE_LEGAL: Final[Mapping[State, tuple[type, ...]]] = {
-    State.FOUNDING: (p.Hello, p.RecoveryStart, p.NewList, p.Collected),
-    State.JOINING: (p.NewList, p.Collected),
+    State.FOUNDING: (p.Hello, p.RecoveryStart),
+    State.JOINING: (p.NewList,),
 }
 
 _RING_LEGAL: Final = (

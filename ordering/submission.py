@@ -38,7 +38,9 @@ class Submission:
         if not request.messages:
             return
         unordered = not request.qos.rides_the_ring
-        first = self.lanes.next_seq if unordered else self.next_seq
+        first = self.next_seq
+        if unordered:
+            first = self.lanes.next_seq if request.qos.level == Level.UNORDERED else 0
         for messages in self._packed(request.messages):
             if unordered:
                 seq = self.lanes.next_seq if request.qos.level == Level.UNORDERED else 0
@@ -52,7 +54,7 @@ class Submission:
 
     def _check(self, request: SubmitRequested) -> None:
         site = self.site
-        if site.outside or not site.view.has(site.me):
+        if site.outside or not site.epoch or not site.view.has(site.me):
             raise NotMember(
                 f"group {site.config.group!r}: this site is {site.state.value}; submit after the first"
                 " InstallView, or start a new engine and join"
@@ -72,12 +74,14 @@ class Submission:
                 f"group {site.config.group!r}: no contact with a majority of {len(site.view.electorate)}"
                 f" voters for {site.config.minority_ms} ms; retry when the partition heals, or elsewhere"
             )
+        waiting = self.pending_messages + self.lanes.pending_messages
+        waiting_bytes = self.pending_bytes + self.lanes.pending_bytes
         if (
-            self.pending_messages + len(request.messages) > site.config.window_messages
-            or self.pending_bytes + size > site.config.window_bytes
+            waiting + len(request.messages) > site.config.window_messages
+            or waiting_bytes + size > site.config.window_bytes
         ):
             raise Overloaded(
-                f"{self.pending_messages} messages ({self.pending_bytes} bytes) wait to be ordered;"
+                f"{waiting} messages ({waiting_bytes} bytes) wait to be ordered or confirmed;"
                 " retry after the next delivery, or raise window_messages / window_bytes"
             )
 
@@ -165,8 +169,18 @@ class Submission:
         self.resend(older_than_ns=self.rtt.rto)
 
     def abandon(self) -> None:
-        """The membership ends with messages still unordered: say so (nothing is dropped silently)."""
-        if self.pending:
-            first = next(iter(self.pending))
-            self.site.out.append(Abandoned(first, self.next_seq - first))
-            self.pending = {}
+        """The membership ends: say which messages we cannot vouch for (nothing is dropped silently).
+
+        That is what has no slot, and what has one that no majority is known to hold.
+        """
+        site = self.site
+        first = next(iter(self.pending), self.next_seq)
+        for order in site.queue.blocks.values():
+            if site.stability.majority < order.ts <= site.queue.frontier:
+                first = min([first, *(run.first_seq for run in order.runs if run.source == site.me)])
+        if first < self.next_seq:
+            site.out.append(Abandoned(first, self.next_seq - first, ordered=True))
+        lane_first = next(iter(self.lanes.pending), self.lanes.next_seq)
+        if lane_first < self.lanes.next_seq:
+            site.out.append(Abandoned(lane_first, self.lanes.next_seq - lane_first, ordered=False))
+        self.pending = {}

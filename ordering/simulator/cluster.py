@@ -49,9 +49,14 @@ class Cluster:
         self.trace = 0
         self.pairs: dict[tuple[State, type], int] = {}
         self.broken: list[str] = []  # engines that stopped on an invariant
-        self.listeners: list[Checker] = list(checkers)
+        self._on_effect = [c.on_effect for c in checkers if type(c).on_effect is not Checker.on_effect]
+        self._on_settled = [c.on_settled for c in checkers if type(c).on_settled is not Checker.on_settled]
         self.left_broken: set[str] = set()
         self._next_site = 0
+
+    def watch(self, listener: Checker) -> None:
+        """Let one more observer see what happens from now on."""
+        self._on_settled.append(listener.on_settled)
 
     # -- processes -------------------------------------------------------------------------------
 
@@ -68,7 +73,7 @@ class Cluster:
         process = self.processes[address]
         process.alive = False
         self.graveyard.append(process)
-        for listener in self.listeners:
+        for listener in self.checkers:
             listener.on_crash(process, self.clock.now)
 
     def restart(self, address: str) -> None:
@@ -131,15 +136,15 @@ class Cluster:
         now = self.clock.now
         for effect in effects:
             self._perform(process, effect, now)
-        for listener in self.listeners:
-            listener.on_settled(process, now)
+        for on_settled in self._on_settled:
+            on_settled(process, now)
         state = process.engine.state
         line = f"{now} {process.member.site} {type(event).__name__} {state.value} {len(effects)}"
         self.trace = crc32(line.encode(), self.trace)
 
     def _perform(self, process: Process, effect: Effect, now: int) -> None:
-        for listener in self.listeners:
-            listener.on_effect(process, effect, now)
+        for on_effect in self._on_effect:
+            on_effect(process, effect, now)
         match effect:
             case Multicast(to, packet):
                 for address in to:
@@ -189,7 +194,7 @@ class Cluster:
         if process.engine.site.queue.base and not process.has_state and not self._founded(process):
             return
         for ts, digest in process.replica.apply(process.majority):
-            for listener in self.listeners:
+            for listener in self.checkers:
                 listener.on_applied(process, ts, digest, self.clock.now)
 
     def _founded(self, process: Process) -> bool:
@@ -208,7 +213,7 @@ class Cluster:
             if donor.member.site in donors and reachable and ready and not donor.paused:
                 process.replica.restore(donor.replica)
                 process.has_state = True
-                for listener in self.listeners:
+                for listener in self.checkers:
                     listener.on_restored(process, donor, self.clock.now)
                 self._apply(process)
                 self.handle(process, StateTransferred(process.replica.ts))
@@ -231,7 +236,7 @@ class Cluster:
             return None
         for effect in effects:
             if isinstance(effect, Accepted):
-                for listener in self.listeners:
+                for listener in self.checkers:
                     listener.on_submit(process, effect.first_seq, messages, qos, self.clock.now)
         self._settle(process, event, effects)
         return None

@@ -12,25 +12,31 @@ from ordering.effects import Ending
 from ordering.errors import MembershipError
 from ordering.events import ChangeRequested
 from ordering.packets import ChangeKind
+from ordering.simulator.checkers.base import Checker
 from ordering.simulator.cluster import Cluster
 from ordering.simulator.network import Weather
 from ordering.simulator.plan import FaultKind
 from ordering.simulator.process import Process
+from ordering.state import State
 from ordering.views import SiteId, count_in, majority_of
 
 SECOND = 1000 * MS
 
 
-class Injector:
+class Injector(Checker):
     """Breaks a cluster until told to stop, then leaves at most a minority broken."""
 
+    name = "injector"
+
     def __init__(self, cluster: Cluster, rng: Random, kinds: tuple[FaultKind, ...], mean_gap_ms: int) -> None:
+        super().__init__()
         self.cluster = cluster
         self.rng = rng
         self.kinds = kinds
         self.mean_gap_ms = mean_gap_ms
         self.counts: dict[FaultKind, int] = {}
         self.active = True
+        self.aims: list[FaultKind] = []
         self.condemned: set[SiteId] = set()  # asked to leave or to be removed: count as lost
         self._actions: dict[FaultKind, Callable[[], bool]] = {
             FaultKind.LOSS: self._loss,
@@ -49,11 +55,21 @@ class Injector:
             FaultKind.LEAVE: self._leave,
             FaultKind.REMOVE: self._remove,
             FaultKind.SKEW: self._skew,
+            FaultKind.TOKEN_SITE: lambda: self._aim(FaultKind.TOKEN_SITE),
+            FaultKind.INITIATOR: lambda: self._aim(FaultKind.INITIATOR),
         }
 
     def start(self) -> None:
         if self.kinds:
+            self.cluster.watch(self)
             self._schedule()
+
+    def delay_a_founder(self) -> None:
+        """One founder cannot be reached while the group is born, and comes late."""
+        addresses = list(self.cluster.config.founders)
+        late = self.rng.choice(addresses)
+        self.count(FaultKind.LATE_FOUNDER)
+        self._cut_between([late], [a for a in addresses if a != late])
 
     def _schedule(self) -> None:
         gap = int(self.rng.expovariate(1.0) * self.mean_gap_ms * MS)
@@ -246,6 +262,48 @@ class Injector:
         self.cluster.skew(self.rng.choice(live), 900 + self.rng.randrange(201))
         return True
 
+    # -- aimed strikes ---------------------------------------------------------------------------
+
+    def _aim(self, kind: FaultKind) -> bool:
+        """Wait for the worst moment: the next site that orders, or that has proposed an install."""
+        if kind not in self.aims:
+            self.aims.append(kind)
+        return False
+
+    def on_settled(self, process: Process, now: int) -> None:
+        if not self.aims or not self.active:
+            return
+        engine = process.engine
+        if FaultKind.TOKEN_SITE in self.aims and engine.state is State.PASSING_TOKEN:
+            self._hit(process, FaultKind.TOKEN_SITE)
+        elif FaultKind.INITIATOR in self.aims and engine.recovery.proposal is not None:
+            self._hit(process, FaultKind.INITIATOR)
+
+    def _hit(self, process: Process, kind: FaultKind) -> None:
+        """Crash it, stop it, or cut it off, at once or a moment later (some packets are out)."""
+        self.aims.remove(kind)
+        self.count(kind)
+        address = process.address
+        delay = self.rng.choice((0, 0, 300_000, 1_000_000))
+        how = self.rng.choice(("crash", "pause", "cut", "dumb"))
+
+        def strike() -> None:
+            if self.cluster.processes[address] is not process or not process.alive or not self.active:
+                return
+            others = [a for a in self.cluster.processes if a != address]
+            if how == "crash" and self._may_lose(process) and not process.paused:
+                self.cluster.crash(address)
+                self._later(100, 3000, lambda: self._restart(address))
+            elif how == "pause":
+                self.cluster.pause(address)
+                self._later(100, 3000, lambda: self.cluster.resume(address))
+            elif how == "dumb":
+                self._cut([(address, a) for a in others])
+            else:
+                self._cut_between([address], others)
+
+        self.cluster.clock.after(delay, strike)
+
     # -- membership ------------------------------------------------------------------------------
 
     def _leave(self) -> bool:
@@ -296,7 +354,8 @@ class Injector:
         for address, process in list(cluster.processes.items()):
             if not process.alive or (process.ended is not None and process.ended.ending is not Ending.LEFT):
                 cluster.restart(address)
-        if len(self.kinds) and self.rng.random() < 0.3:
+        born = any(p.engine.site.epoch for p in cluster.live())  # a birth needs every founder (R9)
+        if self.kinds and born and self.rng.random() < 0.3:
             self._leave_one_broken()
 
     def _leave_one_broken(self) -> None:

@@ -68,11 +68,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "pass",
     ),
     Mutant(
-        "a late founder claims what it never had",
+        "a voter begins in the middle",
         "3: amnesia, a voter without the order before its start",
-        "ordering.engine:Engine._begin",
-        "if self.site.me not in view.electorate:",
-        "if True:",
+        "ordering.engine:Engine._begin_as_learner",
+        "if view is None or site.me in view.electorate:",
+        "if view is None:",
     ),
     Mutant(
         "promotion without the state",
@@ -87,6 +87,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "ordering.birth:Birth.complete",
         "if len(members) < len(site.config.founders):",
         "if not members:",
+    ),
+    Mutant(
+        "born before all founders are in",
+        "4: old answers and a fast restart found a second chain (R9)",
+        "ordering.recovery:Recovery._may_be_born",
+        "return all(founder in self._votes for founder in self.site.view.electorate)",
+        "return True",
     ),
     Mutant(
         "majority of the ring",
@@ -150,6 +157,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "ordering.engine:Engine._learn",
         "site.queue.known_end = max(site.queue.known_end, head.received)",
         "pass",
+        discipline="sequencer",
     ),
     Mutant(
         "a NACK is repeated at once",

@@ -124,7 +124,7 @@ class Narrator(Checker):
                 self._tell(process, now, Topic.DELIVERY, f"retracts every delivery above {after}")
             case InstallView(ts, _, view):
                 self._tell(process, now, Topic.VIEW, f"installs view {self._view(view)} at slot {ts}")
-            case Abandoned(first_seq, count):
+            case Abandoned(first_seq, count, _):
                 text = f"abandons own messages {_span(first_seq, count)}: outcome unknown"
                 self._tell(process, now, Topic.SUBMIT, text)
             case RequestState(ts, donors):
@@ -256,7 +256,7 @@ class Narrator(Checker):
                 return f"has collected everything below slot {first_ts}"
             case p.NotMember(_, view):
                 return f"tells a site that view {view.id} does not contain it"
-            case p.Hello(_, member, standing, _):
+            case p.Hello(_, member, standing, _, _):
                 return f"says hello: {self._member(member)} is {_STANDINGS[standing]}"
             case p.DataConfirm(_, seq):
                 return f"has unordered data up to {seq}"

@@ -67,7 +67,7 @@ class RunRecorder(Checker):
                 row.first_ts = ts
                 row.detail = describe(view)
                 self._add(row)
-            case Abandoned(first_seq, count):
+            case Abandoned(first_seq, count, _):
                 row = self._row(process, EventKind.ABANDONED, now)
                 row.source = process.member.site
                 row.first_seq = first_seq

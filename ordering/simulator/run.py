@@ -95,9 +95,14 @@ def _play(plan: Plan, cluster: Cluster, workload: Workload, injector: Injector, 
     """Birth, load under faults, heal, and the time within which all must be well again."""
     for address in cluster.config.founders:
         cluster.clock.after(rng.randrange(20) * MS, partial(cluster.start, address, founder=True))
+    # Some births are disturbed; most are not, or the run would be about nothing else.
+    if plan.faults is FaultMix.SWARM and plan.sites > 1 and rng.random() < 0.2:
+        injector.delay_a_founder()
+        injector.start()
+    else:
+        cluster.clock.after(200 * MS, injector.start)
     cluster.clock.run_until(20 * MS)
     workload.start()
-    injector.start()
     cluster.clock.run_until(plan.seconds * SECOND)
     workload.active = False
     injector.heal()

@@ -16,6 +16,7 @@ from ordering.qos import (
 from ordering.simulator.cluster import Cluster
 
 SECOND = 1000 * MS
+TRIES = 3
 LADDER = (UNRELIABLE, UNORDERED, SOURCE_ORDERED, TOTALLY_ORDERED, k_resilient(1), MAJORITY, TOTAL)
 
 
@@ -49,14 +50,14 @@ class Workload:
         if not self.active:
             return
         live = [p for p in self.cluster.live() if not p.paused]
-        if live:
-            process = self.rng.choice(live)
+        qos = self._qos()
+        # A refused application tries at another site, as a client would.
+        for process in self.rng.sample(live, min(TRIES, len(live))):
             messages = tuple(self._message(process.member.site) for _ in range(size))
-            refusal = self.cluster.submit(process, messages, self._qos())
-            if refusal is None:
+            if self.cluster.submit(process, messages, qos) is None:
                 self.submitted += size
-            else:
-                self.refused += size
+                break
+            self.refused += size
         self._schedule()
 
     def _message(self, site: int) -> bytes:

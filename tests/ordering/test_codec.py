@@ -82,7 +82,7 @@ PACKETS: dict[type, st.SearchStrategy[Any]] = {
     p.Probe: st.builds(p.Probe, heads, site_tuples),
     p.Collected: st.builds(p.Collected, heads, counts, st.booleans()),
     p.NotMember: st.builds(p.NotMember, heads, views()),
-    p.Hello: st.builds(p.Hello, heads, members, st.sampled_from(p.Standing), boots),
+    p.Hello: st.builds(p.Hello, heads, members, st.sampled_from(p.Standing), any_site, boots),
     p.Poll: st.builds(p.Poll, heads, counts, site_tuples),
     p.PollReply: st.builds(p.PollReply, heads, counts, st.booleans()),
     p.RecoveryStart: st.builds(p.RecoveryStart, heads, ballots, views()),
@@ -249,8 +249,8 @@ BODY_TABLE = [
     ("a voter twice", p.NotMember, raw(p.NotMember, ((1, 0), (MEMBER,), (1, 1), (1,), 0, ()))),
     ("a foreign ring", p.NotMember, raw(p.NotMember, ((1, 0), (MEMBER,), (1,), (2,), 0, ()))),
     ("a view without its last field", p.NotMember, raw(p.NotMember, VIEW[:-1])),
-    ("a long address", p.Hello, raw(p.Hello, (1, B16, "a" * 256, 0), 1, B16)),
-    ("an address not in UTF-8", p.Hello, raw(p.Hello, MEMBER, 1, B16).replace(b"\xa1a", b"\xa1\xff")),
+    ("a long address", p.Hello, raw(p.Hello, (1, B16, "a" * 256, 0), 1, 0, B16)),
+    ("an address not in UTF-8", p.Hello, raw(p.Hello, MEMBER, 1, 0, B16).replace(b"\xa1a", b"\xa1\xff")),
     ("no such change", p.ListChangeRequest, raw(p.ListChangeRequest, (9, MEMBER), False)),
     ("too many suspects", p.Poll, raw(p.Poll, 1, tuple(range(codec.MEMBERS_MAX + 1)))),
     ("a negative round", p.RecoveryAckNewList, raw(p.RecoveryAckNewList, (-1, 1))),
@@ -280,7 +280,7 @@ def test_when_a_table_entry_is_mended_then_it_is_accepted() -> None:
     assert decode(raw(p.Ack, (1, COUNT_MAX - 2, 1, 1, ((1, 1, 1), (2, 1, 1)), None, ())))
     assert decode(raw(p.NewList, (1, 1, 1, 1, (), VIEW, ((1, 0),))))
     assert decode(raw(p.NotMember, VIEW))
-    assert decode(raw(p.Hello, (1, B16, "a" * 255, 0), 1, B16))
+    assert decode(raw(p.Hello, (1, B16, "a" * 255, 0), 1, 0, B16))
     assert decode(raw(p.ListChangeRequest, (5, MEMBER), False))
     assert decode(raw(p.Poll, 1, tuple(range(codec.MEMBERS_MAX))))
 

@@ -1,15 +1,15 @@
 """What must hold, one claim per file. Checkers see everything and touch nothing.
 
 A checker judges by what a process tells its host (effects) and by what was submitted. Only where
-the claim is about what processes *have* (resilience, single_token, bounds, hold_statements) does it
+the claim is about what processes *have* (resilience, single_token, bounds, hold_statements, …) does it
 look into engines. ``history`` keeps, for several checkers, what is final where; ``survivors`` says
 who must have everything at the end.
 
 ==================  ===============================================================================
 order               total_order, causal_order, source_order, integrity, single_token
-membership          virtual_synchrony, view_agreement, hold_statements
+membership          virtual_synchrony, view_agreement, hold_statements, voters_have_state
 nothing is lost     resilience, agreement, digest
-work gets done      liveness, bounds
+work gets done      liveness, bounds, nack_rate
 ==================  ===============================================================================
 """
 
@@ -22,12 +22,14 @@ from ordering.simulator.checkers.history import History, OrderChecker
 from ordering.simulator.checkers.hold_statements import HoldStatements
 from ordering.simulator.checkers.integrity import Integrity
 from ordering.simulator.checkers.liveness import Liveness
+from ordering.simulator.checkers.nack_rate import NackRate
 from ordering.simulator.checkers.resilience import Resilience
 from ordering.simulator.checkers.single_token import SingleToken
 from ordering.simulator.checkers.source_order import SourceOrder
 from ordering.simulator.checkers.total_order import TotalOrder
 from ordering.simulator.checkers.view_agreement import ViewAgreement
 from ordering.simulator.checkers.virtual_synchrony import VirtualSynchrony
+from ordering.simulator.checkers.voters_have_state import VotersHaveState
 
 ALL_CHECKERS: tuple[type[Checker], ...] = (
     TotalOrder,
@@ -41,8 +43,10 @@ ALL_CHECKERS: tuple[type[Checker], ...] = (
     Digest,
     SingleToken,
     Bounds,
+    NackRate,
     Liveness,
     HoldStatements,
+    VotersHaveState,
 )
 
 

@@ -63,6 +63,8 @@ class Resilience(FinalSets):
             return
         ts = last_ts_of(delivery)
         if delivery.reached == Level.K_RESILIENT:
+            if self._is_superseded(process):
+                return  # its holders may have erased the slot since; the Retract is on its way
             voters = {*view.electorate, *process.engine.site.view.electorate}
             held = sum(self._holders(process, tuple(sorted(voters)), ts))
             if held <= delivery.qos.k:
@@ -77,6 +79,12 @@ class Resilience(FinalSets):
             self.fail(
                 now, f"site {process.member.site} delivered slot {ts} as TOTAL, the ring does not hold it"
             )
+
+    def _is_superseded(self, process: "Process") -> bool:
+        """Whether some site has entered a later epoch than the one ``process`` is in."""
+        own = process.engine.site
+        sites = [other.engine.site for other in self._processes.values()]
+        return any(s.chain == own.chain and s.epoch > own.epoch for s in sites)
 
     def _check_majority(self, process: "Process", view: View, ts: int, now: int) -> None:
         held = sum(self._holders(process, view.electorate, ts))

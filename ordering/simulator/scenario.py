@@ -1,0 +1,608 @@
+"""Scenarios: a text file of commands and the trace they must give, rewritten on demand.
+
+A file is a sequence of sections with an empty line between them. It opens with prose, lines that start
+with ``#``, on what it protects. A section is one or more commands, a line ``----``, and what they give::
+
+    # A lost ACK is asked for by whoever misses it.
+
+    cluster sites=3
+    ----
+    s1#1 view 1.0 at slot 1: ring s1#1 s2#2 s3#3, electorate s1#1 s2#2 s3#3, external -, learners -
+    ...
+
+    drop s1 s2 Ack
+    submit s3 hello
+    run 20ms
+    ----
+    ...
+
+    finish
+    ----
+    ...
+
+==========================================  ================================================================
+cluster sites=3 [born=no] [setting=value]   founders s1 … sN and their birth; time 0 is when they rest
+submit s1 hello [more …] [qos=total]        one submission; a refusal is part of the trace
+run 50ms                                    also us and s
+until s2 sends Ack | is STATE               run until it has just happened, 10 s at most
+until s2 views 2.0 | delivers hello         the same for what the application is told
+start s4, crash s2, restart s2              a start joins (as a founder would after its birth)
+pause s2, resume s2                         as by SIGSTOP and SIGCONT
+cut s1 s2, isolate s1, mend                 one way; both ways with all; everything whole again
+drop s1 s2 Ack [count=1]                    lose the next packets of a type on a link; ``*`` is any
+duplicate s1 s2 Ack [count=1]               send them twice
+leave s3, remove s3 [at=s1]                 ordered membership changes
+show views | states | digests | log         what every live site has
+show sent                                   how many packets of each type were sent since the last time
+trace [+|-]TOPIC …                          which of the narrator's topics, ``nack`` and ``network``, are told
+finish                                      heal, wait ten detection times, let all checkers judge
+==========================================  ================================================================
+
+Latency is fixed, nothing is lost or reordered unless a command says so, and what the engine draws comes from
+a fixed seed: the same text gives the same trace. A violation is never part of a trace: it raises.
+"""
+
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Final
+
+import msgspec
+
+from ordering.config import MS, Config
+from ordering.effects import Deliver, Effect, EndMembership, InstallView, Retract
+from ordering.errors import OrderingError, SubmitError
+from ordering.events import ChangeRequested
+from ordering.packets import ChangeKind, Packet
+from ordering.qos import MAJORITY, Qos, parse_qos
+from ordering.simulator.checkers import make_checkers
+from ordering.simulator.checkers.base import Checker
+from ordering.simulator.clock import Clock
+from ordering.simulator.cluster import Cluster
+from ordering.simulator.narrator import Line, Narrator, Topic
+from ordering.simulator.network import Network, Sink, Weather
+from ordering.simulator.process import Process
+from ordering.state import PACKET_TYPES, State
+from ordering.views import View
+
+US: Final = MS // 1000
+LATENCY_US: Final = 1000
+STEP: Final = 100 * US  # of ``until``: well below the latency, so nothing arrives in between
+PATIENCE: Final = 10_000 * MS
+SETTLING: Final = 100 * MS
+LIVENESS_FACTOR: Final = 10
+SEPARATOR: Final = "----"
+NACK: Final = "nack"
+NETWORK: Final = "network"
+QUIET: Final = frozenset({Topic.TOKEN.value, Topic.RUN.value, Topic.PACKET.value})
+TOPICS: Final = frozenset({topic.value for topic in Topic} | {NACK, NETWORK})
+KINDS: Final = frozenset(kind.__name__ for kind in PACKET_TYPES)
+
+
+class ScenarioError(Exception):
+    """The text is not a scenario; the message says where and what would be one."""
+
+
+class ScenarioViolation(Exception):
+    """A checker found something. No rewriting makes this an expectation."""
+
+
+# -- the stage -----------------------------------------------------------------------------------------
+
+
+class Meddler(Network):
+    """A network of fixed latency that loses or repeats exactly the packets it is told to."""
+
+    def __init__(self, clock: Clock, deliver: Sink) -> None:
+        super().__init__(clock, Random(0), deliver)
+        self.weather = Weather(latency_us=LATENCY_US, spread_us=0)
+        self.tell: Callable[[str], None] = lambda text: None
+        self.counts: dict[tuple[str, str], int] = {}  # (sender, packet type) → how many were sent
+        self._drops: dict[tuple[str, str, str], int] = {}
+        self._repeats: dict[tuple[str, str, str], int] = {}
+
+    def drop(self, source: str, to: str, kind: str, count: int) -> None:
+        self._drops[source, to, kind] = count
+
+    def duplicate(self, source: str, to: str, kind: str, count: int) -> None:
+        self._repeats[source, to, kind] = count
+
+    def send(self, source: str, to: str, packet: Packet) -> None:
+        kind = type(packet).__name__
+        self.counts[source, kind] = self.counts.get((source, kind), 0) + 1
+        if self._due(self._drops, source, to, kind):
+            self.lost += 1
+            self.tell(f"{kind} from {source} to {to} is lost")
+            return
+        super().send(source, to, packet)
+        if self._due(self._repeats, source, to, kind):
+            self.duplicated += 1
+            self.tell(f"{kind} from {source} to {to} comes twice")
+            super().send(source, to, packet)
+
+    def _due(self, rules: dict[tuple[str, str, str], int], source: str, to: str, kind: str) -> bool:
+        link = (source, to, kind)
+        left = rules.get(link, 0)
+        if left:
+            rules[link] = left - 1
+        return left > 0
+
+    def mend_all(self) -> None:
+        self.clear()
+        self._drops.clear()
+        self._repeats.clear()
+
+
+class StageCluster(Cluster):
+    """A cluster whose network obeys."""
+
+    network: Meddler
+
+    def __init__(self, config: Config, seed: int, checkers: list[Checker]) -> None:
+        super().__init__(config, seed, checkers)
+        self.network = Meddler(self.clock, self._arrive)
+
+
+class Journal(Checker):
+    """What each application was told: messages that were not taken back, views, and the end."""
+
+    name = "journal"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.delivered: dict[int, list[tuple[int, str]]] = {}
+        self.delivered_at: dict[tuple[int, str], int] = {}
+        self.views: dict[int, list[tuple[int, View]]] = {}
+        self.retracted: dict[int, list[int]] = {}
+        self.ended: dict[int, EndMembership] = {}
+        self.effects: list[tuple[int, Effect]] = []
+
+    def on_effect(self, process: Process, effect: Effect, now: int) -> None:
+        site = process.member.site
+        self.effects.append((site, effect))
+        match effect:
+            case Deliver(_, deliveries):
+                told = self.delivered.setdefault(site, [])
+                for delivery in deliveries:
+                    for offset, message in enumerate(delivery.messages):
+                        text = message.decode(errors="replace")
+                        told.append((delivery.first_ts and delivery.first_ts + offset, text))
+                        self.delivered_at[site, text] = now
+            case Retract(after):
+                self.retracted.setdefault(site, []).append(after)
+                told = self.delivered.get(site, [])
+                self.delivered[site] = [(ts, text) for ts, text in told if ts <= after]
+            case InstallView(ts, _, view):
+                self.views.setdefault(site, []).append((ts, view))
+            case EndMembership():
+                self.ended[site] = effect
+            case _:
+                pass
+
+
+class Stage:
+    """A cluster with everyone who watches it, driven step by step by a test or a scenario."""
+
+    def __init__(self, config: Config, seed: int = 1) -> None:
+        self.lines: list[str] = []
+        self.topics = TOPICS - QUIET
+        self.born_at = 0
+        self.journal = Journal()
+        self._judges = make_checkers()
+        nacks = Narrator(self._hear_nack, verbosity=2)
+        self.cluster = StageCluster(config, seed, [*self._judges, Narrator(self._hear), nacks, self.journal])
+        self.network = self.cluster.network
+        self.network.tell = self._hear_network
+
+    @classmethod
+    def born(cls, sites: int = 3, seed: int = 1, **settings: int | str) -> "Stage":
+        """Founders ``s1`` … that have been born and rest."""
+        stage = cls(make_config(sites, settings), seed)
+        stage.bear()
+        return stage
+
+    def bear(self) -> None:
+        for address in self.cluster.config.founders:
+            self.cluster.start(address, founder=True)
+        self.until(lambda: all(p.view is not None for p in self.cluster.live()), "every founder has a view")
+        self.run(SETTLING)
+        self.born_at = self.cluster.clock.now
+        self.lines.clear()
+
+    # -- time ------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> int:
+        """Nanoseconds since birth."""
+        return self.cluster.clock.now - self.born_at
+
+    def run(self, ns: int) -> None:
+        self.cluster.clock.run_until(self.cluster.clock.now + ns)
+
+    def until(self, is_so: Callable[[], bool], what: str) -> None:
+        end = self.cluster.clock.now + PATIENCE
+        while not is_so():
+            if self.cluster.clock.now >= end:
+                raise ScenarioError(f"waited {PATIENCE // MS} ms, and it is not so that {what}")
+            self.run(STEP)
+
+    # -- processes -------------------------------------------------------------------------------------
+
+    def process(self, address: str) -> Process:
+        """The process that runs, or ran last, at an address."""
+        try:
+            return self.cluster.processes[address]
+        except KeyError:
+            known = ", ".join(self.cluster.processes)
+            raise ScenarioError(f"{address!r} was never started; use one of {known}") from None
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return tuple(self.cluster.processes)
+
+    def token_site(self) -> Process:
+        """Who holds the token now."""
+        holders = [p for p in self.cluster.live() if p.engine.state is State.TOKEN_SITE]
+        if len(holders) != 1:
+            raise ScenarioError(f"{len(holders)} sites hold the token; run until one rests with it")
+        return holders[0]
+
+    def submit(self, address: str, *messages: str, qos: Qos = MAJORITY) -> SubmitError | None:
+        process = self.process(address)
+        if process.paused or not process.alive:
+            raise ScenarioError(f"{address} is paused or dead and cannot submit")
+        refusal = self.cluster.submit(process, tuple(m.encode() for m in messages), qos)
+        if refusal is not None:
+            self._write(name_of(process), f"refuses: {type(refusal).__name__}: {refusal}")
+        return refusal
+
+    def change(self, address: str, change: ChangeRequested) -> None:
+        self.cluster.handle(self.process(address), change)
+
+    def leave(self, address: str) -> None:
+        self.change(address, ChangeRequested(ChangeKind.LEAVE))
+
+    def remove(self, address: str, at: str) -> None:
+        self.change(at, ChangeRequested(ChangeKind.REMOVE, self.process(address).member.site))
+
+    # -- the network -----------------------------------------------------------------------------------
+
+    def links(self, source: str, to: str) -> list[tuple[str, str]]:
+        """Links between two addresses; ``*`` stands for every other one."""
+        sources = self.addresses if source == "*" else (self.process(source).address,)
+        targets = self.addresses if to == "*" else (self.process(to).address,)
+        return [(a, b) for a in sources for b in targets if a != b]
+
+    def cut(self, source: str, to: str) -> None:
+        self.network.cut(*self.links(source, to))
+
+    def isolate(self, address: str) -> None:
+        self.network.cut(*self.links(address, "*"), *self.links("*", address))
+
+    def drop(self, source: str, to: str, kind: type[Packet] | str, count: int = 1) -> None:
+        for link in self.links(source, to):
+            self.network.drop(*link, _kind_name(kind), count)
+
+    def duplicate(self, source: str, to: str, kind: type[Packet] | str, count: int = 1) -> None:
+        for link in self.links(source, to):
+            self.network.duplicate(*link, _kind_name(kind), count)
+
+    # -- the end ---------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Heal, wait, and let the checkers judge."""
+        self.network.mend_all()
+        for process in self.cluster.live():
+            if process.paused:
+                self.cluster.resume(process.address)
+        for judge in self._judges:
+            judge.on_healed(self.cluster, self.cluster.clock.now)
+        self.run(LIVENESS_FACTOR * self.cluster.config.detection_ms * MS)
+        for judge in self._judges:
+            judge.finish(self.cluster, self.cluster.clock.now)
+        self.check()
+
+    def check(self) -> None:
+        violations = [text for judge in self._judges for text in judge.violations]
+        if violations:
+            raise ScenarioViolation("\n".join(violations))
+
+    # -- what is told ----------------------------------------------------------------------------------
+
+    def _hear(self, line: Line) -> None:
+        if line.topic.value in self.topics:
+            self._write(line.site, line.text)
+
+    def _hear_nack(self, line: Line) -> None:
+        if line.topic is Topic.PACKET and line.text.startswith("Nack ") and NACK in self.topics:
+            self._write(line.site, line.text.partition(": ")[2])
+
+    def _hear_network(self, text: str) -> None:
+        if NETWORK in self.topics:
+            self._write("-", text)
+
+    def _write(self, who: str, text: str) -> None:
+        self.lines.append(f"{self.now // MS:>6}ms {who:<5} {text}")
+
+
+def make_config(sites: int, settings: dict[str, int | str]) -> Config:
+    """The group of ``sites`` founders, with the defaults except for ``settings``."""
+    known = {field.name for field in msgspec.structs.fields(Config)}
+    for name in settings:
+        if name not in known:
+            raise ScenarioError(f"{name!r} is not a setting; use one of {', '.join(sorted(known))}")
+    addresses = tuple(f"s{number}" for number in range(1, sites + 1))
+    values = {"group": "scenario", "founders": addresses, "contacts": addresses, **settings}
+    return msgspec.convert(values, Config)
+
+
+def name_of(process: Process) -> str:
+    """Address and incarnation, as the narrator writes them."""
+    return f"{process.address}#{process.member.site}"
+
+
+def _kind_name(kind: type[Packet] | str) -> str:
+    name = kind if isinstance(kind, str) else kind.__name__
+    if name not in KINDS:
+        raise ScenarioError(f"{name!r} is not a packet; use one of {', '.join(sorted(KINDS))}")
+    return name
+
+
+# -- the text --------------------------------------------------------------------------------------------
+
+
+class Section(msgspec.Struct):
+    """Prose and commands as written, and what they are expected to give (none for prose alone)."""
+
+    line: int
+    prose: list[str]
+    commands: list[str]
+    expected: list[str] | None
+
+    def __str__(self) -> str:
+        lines = [*self.prose, *self.commands]
+        if self.expected is not None:
+            lines += [SEPARATOR, *self.expected]
+        return "\n".join(lines)
+
+
+def parse(text: str) -> list[Section]:
+    """Cut a file into sections."""
+    sections: list[Section] = []
+    chunk: list[str] = []
+    for number, line in enumerate([*text.splitlines(), ""], start=1):
+        if line.strip():
+            chunk.append(line.rstrip())
+        elif chunk:
+            sections.append(_section(number - len(chunk), chunk))
+            chunk = []
+    if not sections or not sections[0].prose:
+        raise ScenarioError("line 1: a scenario opens with '# ' and what it protects")
+    if sections[-1].commands[-1:] != ["finish"]:
+        raise ScenarioError("the last section must be 'finish': it lets the checkers judge")
+    return sections
+
+
+def _section(line: int, chunk: list[str]) -> Section:
+    if SEPARATOR not in chunk:
+        if not all(text.startswith("#") for text in chunk):
+            raise ScenarioError(f"line {line}: commands must be followed by a line {SEPARATOR}")
+        return Section(line, chunk, [], None)
+    end = chunk.index(SEPARATOR)
+    prose = [text for text in chunk[:end] if text.startswith("#")]
+    return Section(line, prose, chunk[len(prose) : end], chunk[end + 1 :])
+
+
+def play(text: str) -> str:
+    """Run a scenario and return its text with what it really gave."""
+    sections = parse(text)
+    script = Script()
+    for section in sections:
+        if section.expected is None:
+            continue
+        try:
+            given = [line for command in section.commands for line in script.obey(command)]
+        except (ScenarioError, ScenarioViolation, OrderingError) as error:
+            told = "\n".join(script.lines)
+            error.add_note(f"in the section of line {section.line}: {section.commands}\n{told}")
+            raise
+        section.expected = given or ["ok"]
+    return "\n\n".join(map(str, sections)) + "\n"
+
+
+class Script:
+    """Obeys one command after the other."""
+
+    def __init__(self) -> None:
+        self._stage: Stage | None = None
+        self._sent_before: dict[str, int] = {}
+        self._verbs: dict[str, Callable[[list[str], dict[str, str]], None]] = {
+            "cluster": self._cluster,
+            "submit": self._submit,
+            "run": self._run,
+            "until": self._until,
+            "start": lambda words, _: self._each(words, lambda a: self.stage.cluster.start(a, founder=True)),
+            "crash": lambda words, _: self._each(words, self.stage.cluster.crash),
+            "restart": lambda words, _: self._each(words, self.stage.cluster.restart),
+            "pause": lambda words, _: self._each(words, self.stage.cluster.pause),
+            "resume": lambda words, _: self._each(words, self.stage.cluster.resume),
+            "isolate": lambda words, _: self._each(words, self.stage.isolate),
+            "leave": lambda words, _: self._each(words, self.stage.leave),
+            "remove": self._remove,
+            "cut": lambda words, _: self.stage.cut(*_exactly(2, words)),
+            "mend": lambda words, _: self.stage.network.mend_all(),
+            "drop": self._drop,
+            "duplicate": self._duplicate,
+            "show": self._show,
+            "trace": self._trace,
+            "finish": self._finish,
+        }
+
+    @property
+    def stage(self) -> Stage:
+        if self._stage is None:
+            raise ScenarioError("no cluster yet; begin with 'cluster sites=3'")
+        return self._stage
+
+    @property
+    def lines(self) -> list[str]:
+        return self._stage.lines if self._stage is not None else []
+
+    def obey(self, command: str) -> list[str]:
+        """Do what a line says; returns what happened."""
+        verb, *rest = command.split()
+        words = [word for word in rest if "=" not in word]
+        options = dict(word.split("=", 1) for word in rest if "=" in word)
+        if verb not in self._verbs:
+            raise ScenarioError(f"{verb!r} is not a command; use one of {', '.join(self._verbs)}")
+        self._verbs[verb](words, options)
+        self.stage.check()
+        given = list(self.stage.lines)
+        self.stage.lines.clear()
+        return given
+
+    def _each(self, words: list[str], act: Callable[[str], object]) -> None:
+        for address in words:
+            act(address)
+
+    def _cluster(self, words: list[str], options: dict[str, str]) -> None:
+        sites = int(options.pop("sites", "3"))
+        seed = int(options.pop("seed", "1"))
+        born = options.pop("born", "yes") == "yes"
+        settings: dict[str, int | str] = {
+            name: int(value) if value.isdigit() else value for name, value in options.items()
+        }
+        self._stage = stage = Stage(make_config(sites, settings), seed)
+        if born:
+            stage.bear()
+            self._show(["views"], {})
+
+    def _submit(self, words: list[str], options: dict[str, str]) -> None:
+        address, *messages = words
+        self.stage.submit(address, *messages, qos=parse_qos(options.get("qos", "majority")))
+
+    def _run(self, words: list[str], options: dict[str, str]) -> None:
+        (text,) = _exactly(1, words)
+        self.stage.run(_duration(text))
+
+    def _until(self, words: list[str], options: dict[str, str]) -> None:
+        address, verb, *what = words
+        stage = self.stage
+        process = stage.process(address)
+        wanted = " ".join(what)
+        is_so: Callable[[], bool]
+        match verb:
+            case "sends":
+                key = (address, _kind_name(wanted))
+                before = stage.network.counts.get(key, 0)
+                is_so = lambda: stage.network.counts.get(key, 0) > before  # noqa: E731
+            case "is":
+                state = State(wanted)
+                is_so = lambda: process.engine.state is state  # noqa: E731
+            case "views":
+                is_so = lambda: process.view is not None and str(process.view.id) == wanted  # noqa: E731
+            case "delivers":
+                key_of_message = (process.member.site, wanted)
+                is_so = lambda: key_of_message in stage.journal.delivered_at  # noqa: E731
+            case _:
+                raise ScenarioError(f"until {address} {verb!r}: use sends, is, views or delivers")
+        stage.until(is_so, f"{address} {verb} {wanted}")
+
+    def _remove(self, words: list[str], options: dict[str, str]) -> None:
+        (address,) = _exactly(1, words)
+        self.stage.remove(address, options.get("at", self.stage.addresses[0]))
+
+    def _drop(self, words: list[str], options: dict[str, str]) -> None:
+        source, to, kind = _exactly(3, words)
+        self.stage.drop(source, to, kind, int(options.get("count", "1")))
+
+    def _duplicate(self, words: list[str], options: dict[str, str]) -> None:
+        source, to, kind = _exactly(3, words)
+        self.stage.duplicate(source, to, kind, int(options.get("count", "1")))
+
+    def _trace(self, words: list[str], options: dict[str, str]) -> None:
+        for word in words:
+            topic = word.lstrip("+-")
+            if topic not in TOPICS:
+                raise ScenarioError(f"trace {word!r}: use + or - with one of {', '.join(sorted(TOPICS))}")
+            if word.startswith("-"):
+                self.stage.topics -= {topic}
+            else:
+                self.stage.topics |= {topic}
+
+    def _show(self, words: list[str], options: dict[str, str]) -> None:
+        shows: dict[str, Callable[[Process], str]] = {
+            "views": _view_of,
+            "states": _state_of,
+            "digests": _digest_of,
+            "log": self._log_of,
+        }
+        for what in words:
+            if what == "sent":
+                self.stage.lines.append(self._sent())
+                continue
+            if what not in shows:
+                raise ScenarioError(f"show {what!r}: use one of {', '.join(shows)} or sent")
+            for process in sorted(self.stage.cluster.live(), key=lambda p: p.address):
+                self.stage.lines.append(f"{name_of(process)} {shows[what](process)}")
+
+    def _sent(self) -> str:
+        sums: dict[str, int] = {}
+        for (_, kind), count in self.stage.network.counts.items():
+            sums[kind] = sums.get(kind, 0) + count
+        before, self._sent_before = self._sent_before, sums
+        new = {kind: count - before.get(kind, 0) for kind, count in sorted(sums.items())}
+        return "sent: " + (", ".join(f"{n} {kind}" for kind, n in new.items() if n) or "nothing")
+
+    def _log_of(self, process: Process) -> str:
+        told = self.stage.journal.delivered.get(process.member.site, [])
+        return " ".join(f"{ts or '-'}:{text}" for ts, text in told) or "nothing"
+
+    def _finish(self, words: list[str], options: dict[str, str]) -> None:
+        """Only the outcome is told: how long the ring takes to settle is no part of the claim."""
+        self.stage.finish()
+        self.stage.lines.clear()
+        self._show(["digests"], {})
+
+
+def _view_of(process: Process) -> str:
+    view = process.view
+    if view is None:
+        return f"no view, {process.engine.state.value}"
+    names = {member.site: f"{member.address}#{member.site}" for member in view.members}
+
+    def listed(sites: Iterable[int]) -> str:
+        return " ".join(names.get(site, f"#{site}") for site in sites) or "-"  # type: ignore[call-overload]
+
+    return (
+        f"view {view.id} at slot {process.view_ts}: ring {listed(view.ring)},"
+        f" electorate {listed(view.electorate)}, external {listed(view.external)},"
+        f" learners {listed(view.learners)}"
+    )
+
+
+def _state_of(process: Process) -> str:
+    site = process.engine.site
+    paused = ", paused" if process.paused else ""
+    return (
+        f"{site.state.value}, epoch {site.epoch}, holds {site.queue.frontier},"
+        f" majority {site.stability.majority}, stable {site.stability.stable}{paused}"
+    )
+
+
+def _digest_of(process: Process) -> str:
+    view = process.view.id if process.view is not None else "-"
+    return f"view {view}, applied {process.replica.ts}, digest {process.replica.digest.hex()[:8]}"
+
+
+def _duration(text: str) -> int:
+    for unit, ns in (("ms", MS), ("us", US), ("s", 1000 * MS)):
+        digits = text.removesuffix(unit)
+        if digits != text and digits.isdigit():
+            return int(digits) * ns
+    raise ScenarioError(f"{text!r} is not a duration; write 50ms, 500us or 2s")
+
+
+def _exactly(count: int, words: list[str]) -> list[str]:
+    if len(words) != count:
+        raise ScenarioError(f"{count} words are wanted, not {words}")
+    return words

@@ -1,0 +1,79 @@
+"""The battery's share of the test run: seeds under faults, determinism, planted bugs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ordering.simulator.mutants import MUTANTS, planted, search
+from ordering.simulator.plan import FaultKind, FaultMix, Plan
+from ordering.simulator.run import simulate
+
+ROOT = Path(__file__).parents[2]
+SEEDS = 200
+CHUNK = 10
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_when_a_swarm_of_faults_strikes_then_no_checker_complains(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        discipline = "sequencer" if seed % 4 == 3 else "rotating"
+        report = simulate(Plan(seed=seed, discipline=discipline, sites=(3, 5, 5, 4, 7)[seed % 5]))
+        assert report.violations == [], report.replay
+
+
+@pytest.mark.parametrize("discipline", ["rotating", "sequencer"])
+def test_when_nothing_fails_then_everything_is_applied_in_one_view(discipline: str) -> None:
+    report = simulate(Plan(seed=4, discipline=discipline, faults=FaultMix.NONE))
+    assert report.violations == []
+    assert report.views == 1
+    assert report.applied == report.submitted > 500
+
+
+def test_when_the_network_is_merely_bad_then_no_checker_complains() -> None:
+    for seed in range(6):
+        report = simulate(Plan(seed=seed, faults=FaultMix.LIGHT))
+        assert report.violations == [], report.replay
+
+
+def test_when_a_seed_runs_under_two_hash_seeds_then_the_trace_is_one() -> None:
+    line = (
+        "from ordering.simulator.run import simulate; from ordering.simulator.plan import Plan;"
+        "print(*[simulate(Plan(seed=s, seconds=6)).trace for s in (7, 8)])"
+    )
+    traces = {
+        subprocess.run(
+            [sys.executable, "-c", line],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    }
+    assert len(traces) == 1
+
+
+def test_every_kind_of_fault_happens() -> None:
+    seen: dict[FaultKind, int] = {}
+    for seed in range(40):
+        for kind, count in simulate(Plan(seed=seed, seconds=6)).faults.items():
+            seen[kind] = seen.get(kind, 0) + count
+    assert set(seen) == set(FaultKind)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_mutant_still_finds_its_guard(mutant: object) -> None:
+    assert any(mutant is known for known in MUTANTS)
+    with planted(next(known for known in MUTANTS if known is mutant)):
+        pass
+
+
+def test_when_a_guard_is_removed_then_a_checker_notices() -> None:
+    by_name = {mutant.name: mutant for mutant in MUTANTS}
+    for name in ("deliver before a majority holds", "a founder founds alone", "majority of the ring"):
+        result = search(by_name[name], seeds=30)
+        assert result.found, name
