@@ -62,7 +62,7 @@ def explore(
                 report = _search(progress, name, scenario, limits)
                 _add_row(table, name, report)
                 violations += [(name, scenario, violation) for violation in report.violations]
-    console.print(table)
+    Console(highlight=False, width=max(console.width, 150)).print(table)
     for name, scenario, violation in violations:
         _show(name, scenario, violation)
     raise typer.Exit(1 if violations else 0)

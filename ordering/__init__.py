@@ -60,18 +60,26 @@ time of the latest ``SetTimer`` or later. Coming late costs time, never safety; 
 - Sending may fail silently: every packet may be lost, repeated, delayed and reordered. A sent packet must not
   be altered. ``to`` holds addresses as they stand in ``Member`` and ``Config``.
 - ``Deliver`` hands over messages on the level they asked for. ``LevelReached`` says how far a majority holds
-  what was delivered, and follows its ``Deliver`` in the same list. *A replica applies up to*
+  what was delivered; it is never ahead of ``Deliver``. *A replica applies up to*
   ``LevelReached.majority`` *and not further.* Below that level a ``Retract`` may take deliveries back;
   messages without a timestamp (``first_ts`` 0) are never taken back and have no place in the order.
 - ``InstallView`` stands between the messages where the view stands in the order; it is always majority-held.
-- ``Accepted`` answers a ``SubmitRequested`` and numbers its messages. After it the messages are ordered, or
-  ``Abandoned`` names them: then their outcome is unknown.
+- ``Accepted`` answers a ``SubmitRequested`` and numbers its messages; unordered ones have numbers of their
+  own. If the membership ends before a majority is known to hold them (UNORDERED: before all have confirmed
+  them), ``Abandoned`` comes before ``EndMembership`` and names them: their outcome is unknown.
 - ``RequestState`` asks for the application state of a donor that has applied slot ``ts`` at majority level.
   The host fetches it by its own means while the engine goes on delivering, skips what the state contains, and
-  says ``StateTransferred`` when the state is in place and verified. From then on the site may become a voter:
-  to say so without the state breaks every guarantee of the group.
-- ``EndMembership`` is final. The host stops serving at once and brings no further event. To come back it
-  makes a new engine, with a new boot and site, and starts that.
+  says ``StateTransferred`` when the state is in place and verified. A state older than the learner's seat is
+  refused (``MembershipError``). From then on the site may become a voter: to say so without the state breaks
+  every guarantee of the group.
+- ``EndMembership`` is final. The host stops serving at once; a submission is refused (``NotMember``), other
+  events do nothing. To come back it makes a new engine, with a new boot and site, and starts that. After
+  ``UNBORN``, a birth that failed, it starts as a founder again.
+
+**Birth.** ``Started(founder=True)`` at every configured founder, at any time: the group is born when all are
+there, and who comes later, or comes back, finds it and joins. Messages are refused (``NotMember``) before
+the first view. When no founder's address has a member any more, start with ``founder=False`` and contacts:
+founders ask only each other.
 
 **Errors.** ``SubmitError`` and ``MembershipError`` refuse the local request and change nothing.
 ``InvariantViolation`` means that the site is wrong about its own state: the host stops the process. Nothing

@@ -11,7 +11,8 @@ was decided was proposed, so each of its founders had entered it. Another chain 
 needs the promise of everyone too, hence of a site that is in the first one, or of nobody but new
 boots: then every process of the first has died. Answers may be old when they are used, which is why
 collecting them is not enough. A founder that dies during the birth blocks it; when it is back under
-a new boot the others see that, end (UNBORN) and try again under new boots.
+a new boot the others try again under new boots too (UNBORN), each after a majority has promised it
+that nothing was accepted: then nothing was decided, and nothing can be any more.
 
 RMP lets a lone joiner found a group after some retries, which splits the brain of every group that
 starts during a network fault.
@@ -22,7 +23,7 @@ from ordering.naming import chain_id
 from ordering.packets import Head, Hello, Standing
 from ordering.site import Site, Timer
 from ordering.state import State
-from ordering.views import Member, View, ViewId, majority_of
+from ordering.views import Member, View, ViewId
 
 
 class Birth:
@@ -74,10 +75,19 @@ class Birth:
             return None
         return View(ViewId(0, 0), members, tuple(m.site for m in members), ())
 
-    def is_lost(self, view: View, *, accepted: bool) -> bool:
-        """Whether the birth we entered has failed: all other founders answered lately, none of them
-        is a member, and so many of them live on as someone new that nobody can complete it: one is
-        enough while we have accepted nothing, a majority if we have."""
+    def is_void(self, view: View) -> bool:
+        """Whether a founder we count on has entered another birth: then it never entered ours, so
+        nothing was proposed here and nothing ever will be."""
+        boots = {member.boot for member in view.members}
+        return any(
+            hello.member.boot in boots and hello.standing is Standing.UNDECIDED
+            for _, hello in self._heard.values()
+            if hello.chain != self.site.chain
+        )
+
+    def renewed(self, view: View) -> int:
+        """How many founders of the birth we entered were seen to live on under another boot; -1 while
+        not all of them have answered lately, or one of them is a member."""
         site = self.site
         renewed = 0
         for member in view.members:
@@ -85,11 +95,11 @@ class Birth:
                 continue
             at, hello = self._heard.get(member.address, (0, None))
             if hello is None or site.now - at > site.config.slow_ms * MS:
-                return False
+                return -1
             if hello.standing is Standing.MEMBER:
-                return False
+                return -1
             renewed += hello.member.boot != member.boot
-        return renewed > (len(view.members) - majority_of(view.electorate) if accepted else 0)
+        return renewed
 
     def chain_of(self, view: View) -> int:
         return chain_id(self.site.group, tuple((m.site, m.boot) for m in view.members), 0)

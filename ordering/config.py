@@ -41,11 +41,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     minority_ms: int = 1500
     request_ms: int = 50
 
-    # R9: the survivors of a lost majority may found a new chain if at least this many agree, after
-    # ``orphan_ms`` without a majority. 0: never; only a majority goes on.
-    minimum_size: int = 0
-    orphan_ms: int = 10_000
-
     message_bytes_max: int = 16 * 1024 * 1024
     packet_bytes: int = 60_000
     # Own messages accepted and not yet ordered.
@@ -87,7 +82,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 _POSITIVE = (
     "rto_min_ms", "rto_max_ms", "nack_delay_ms", "probe_ms", "suspect_ms", "slow_ms", "passive_ms",
-    "recovery_ms", "return_ms", "minority_ms", "request_ms", "electorate_min", "orphan_ms",
+    "recovery_ms", "return_ms", "minority_ms", "request_ms", "electorate_min",
     "message_bytes_max", "packet_bytes", "window_bytes", "window_messages", "block_messages",
     "retain_slots", "horizon", "retransmit_burst",
 )  # fmt: skip

@@ -33,7 +33,7 @@ from ordering.rtt import RoundTrip
 from ordering.site import Site, Timer
 from ordering.state import LEGAL_PACKETS, MOVES, RING, State
 from ordering.submission import Submission
-from ordering.views import Member, SiteId, View, ViewId
+from ordering.views import Member, SiteId, View, ViewId, majority_of
 
 # Who is in no chain yet can ask to be let in, or whether there is a group at all; nothing else.
 _FROM_OUTSIDE = (p.Hello, p.ListChangeRequest)
@@ -115,6 +115,8 @@ class Engine:
             case PacketsReceived(packets):
                 for packet in packets:
                     self._receive(packet)
+                    if self.recovery.decision is not None:
+                        self._settle()  # what follows may already be of the next epoch
             case TimerFired():
                 self._fire_due()
             case SubmitRequested():
@@ -123,8 +125,8 @@ class Engine:
                 self._start(founder=founder)
             case ChangeRequested(kind, subject):
                 self._change(kind, subject)
-            case StateTransferred():
-                self.membership.promotable = True
+            case StateTransferred(ts):
+                self._on_state(ts)
         self._settle()
         self._move(before)
         return site.out
@@ -196,6 +198,15 @@ class Engine:
                 " use LEAVE for this site or REMOVE with a member's id"
             )
         self.membership.want(ChangeKind.REMOVE, member)
+
+    def _on_state(self, ts: int) -> None:
+        """R7: promotion needs the state at, or after, the slot this site began with."""
+        if ts < self.site.queue.started_at:
+            raise MembershipError(
+                f"ts: the state at {ts} is older than slot {self.site.queue.started_at}, where this learner"
+                " began; transfer it again from a donor that has delivered that slot"
+            )
+        self.membership.promotable = True
 
     def _end(self, ending: Ending) -> None:
         """R17: stop serving at once."""
@@ -625,10 +636,20 @@ class Engine:
     def _fire_recovery(self) -> None:
         """A birth that cannot come about, for a founder died in it, is tried anew under new boots."""
         site = self.site
-        if site.epoch == 0 and self.birth.is_lost(site.view, accepted=self.recovery.accepted is not None):
+        if site.epoch == 0 and self._birth_has_failed():
             self._end(Ending.UNBORN)
         else:
             self.recovery.fire()
+
+    def _birth_has_failed(self) -> bool:
+        view = self.site.view
+        if self.birth.is_void(view):
+            return True
+        renewed = self.birth.renewed(view)
+        if renewed > 0 and self.recovery.nothing_accepted():
+            return True
+        # With a majority of its founders the chain itself has died, decided or not.
+        return renewed > len(view.members) - majority_of(view.electorate)
 
     def _fire_passive(self) -> None:
         """Passive detector (iRBP §4.1): no progress, nobody in particular."""

@@ -102,6 +102,7 @@ class Membership:
         self.promotable = False
         self._lost: list[tuple[ChangeKind, SiteId]] = []  # removals wanted by policy, not by an operator
         self._falls = 0
+        self._ring_since: int | None = None
         self._return_at: int | None = None  # when to ask back into the ring
         self._dropped: list[tuple[int, Member]] = []
         self._told: dict[SiteId, int] = {}
@@ -137,10 +138,15 @@ class Membership:
         if me is None or self.leaving:
             return
         if site.me in view.ring:
+            if self._return_at is not None or self._ring_since is None:
+                self._ring_since = site.now
             self._return_at = None
             if site.me not in view.electorate and self.promotable:
                 self.want(ChangeKind.PROMOTE, me)
         elif self._return_at is None:
+            longest = site.config.return_ms * MS << RETURN_DOUBLINGS
+            if self._ring_since is not None and site.now - self._ring_since > longest:
+                self._falls = 0  # it had been well for long
             wait = site.config.return_ms * MS << min(self._falls, RETURN_DOUBLINGS)
             self._return_at = site.now + wait + site.jitter(site.config.return_ms)
             self._falls += 1

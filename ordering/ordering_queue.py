@@ -72,8 +72,9 @@ class OrderingQueue:
         return ""
 
     def orderable(self, view: View, limit: int) -> tuple[Run, ...]:
-        """Runs for the next ACK: everything contiguous and unordered, in ring order, up to a limit."""
-        runs = []
+        """Runs for the next ACK: everything contiguous and unordered, up to a limit of messages; a
+        single batch above the limit (its source may be configured otherwise) goes alone."""
+        runs: list[Run] = []
         for member in view.members:
             source = self.sources.get(member.site)
             if source is None or source.contiguous == source.ordered:
@@ -81,10 +82,14 @@ class OrderingQueue:
             count = source.contiguous - source.ordered
             if count > limit:
                 count = self._whole_batches(source, limit)
+                if count == 0 and not runs:
+                    count = len(source.batches[source.ordered + 1].messages)
                 if count == 0:
                     continue
             runs.append(Run(member.site, source.ordered + 1, count))
             limit -= count
+            if limit <= 0:
+                break
         return tuple(runs)
 
     def _whole_batches(self, source: Source, limit: int) -> int:

@@ -195,6 +195,14 @@ class Recovery:
         self._solicit()
         self._accept(RecoveryNewList(site.head(), self.ballot, self.proposal))
 
+    def nothing_accepted(self) -> bool:
+        """Whether a quorum has promised our own ballot and reports no accepted install."""
+        if not self.initiating or not self._votes or self.proposal is not None:
+            return False
+        best = self._best_vote()
+        free = all(vote.accepted is None for vote in self._votes.values())
+        return free and best.view.is_quorum(self._votes, joint=best.joint)
+
     def _may_be_born(self) -> bool:
         """R9: instance 0 proposes nothing until all founders are in, which an accepted install proves."""
         if self.site.epoch or any(vote.accepted is not None for vote in self._votes.values()):

@@ -88,7 +88,15 @@ class Cluster:
         process = self.processes[address]
         process.paused = False
         backlog, process.backlog = process.backlog, []
-        for event in backlog:
+        # What piled up in the socket is drained in one go; what else happened keeps its order.
+        arrived: tuple[Packet, ...] = ()
+        for event in (*backlog, TIMER):
+            if isinstance(event, PacketsReceived):
+                arrived += event.packets
+                continue
+            if arrived and process.alive:
+                self.handle(process, PacketsReceived(arrived))
+            arrived = ()
             if process.alive:
                 self.handle(process, event)
 
@@ -167,7 +175,7 @@ class Cluster:
                 process.view_ts = ts
             case RequestState(ts, donors):
                 process.has_state = False
-                self._transfer(process, ts, donors)
+                self.clock.after(0, lambda: self._transfer(process, ts, donors))
             case EndMembership(ending):
                 process.ended = effect
                 wait = REJOIN_AFTER_LEAVE if ending is Ending.LEFT else RESTART_AFTER_END
@@ -216,7 +224,7 @@ class Cluster:
                 for listener in self.checkers:
                     listener.on_restored(process, donor, self.clock.now)
                 self._apply(process)
-                self.handle(process, StateTransferred(process.replica.ts))
+                self.handle(process, StateTransferred(donor.view_ts))
                 return
         self.clock.after(TRANSFER_RETRY, lambda: self._transfer(process, ts, donors))
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from ordering.config import Config
 from ordering.effects import (
     Delivery,
     Effect,
@@ -31,7 +30,6 @@ from ordering.simulator.checkers.view_agreement import ViewAgreement
 from ordering.simulator.checkers.virtual_synchrony import VirtualSynchrony
 from ordering.views import View
 from tests.simulation.handmade import (
-    CHAIN,
     assert_finds,
     deliver,
     install,
@@ -384,14 +382,6 @@ def test_view_agreement_finds_processes_that_differ(
     tell(checker, one, first)
     tell(checker, two, second)
     assert_finds(checker, words)
-
-
-def test_view_agreement_allows_a_second_chain_where_a_minimum_size_is_set() -> None:
-    checker = ViewAgreement()
-    for process, chain in zip(stubs(2), (CHAIN, 78), strict=True):
-        process.engine.site.config = Config(group="g", founders=("s1",), minimum_size=1)
-        tell(checker, process, install(chain=chain))
-    assert checker.violations == []
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ class ViewAgreement(Checker):
 
     1. Of one chain, the view at a slot is the same at all processes, and view ids grow with slots.
     2. At most one chain is ever born, that is, installs an epoch from 1 on, and only in it is
-       anything delivered at MAJORITY; unless ``minimum_size`` lets survivors found another.
+       anything delivered at MAJORITY.
     3. Ring and electorate are members; the ring is never empty.
     4. From one view to the next at most one voter comes and at most one goes; the views that open
        an epoch, which failures bring about, change no voter at all.
@@ -70,7 +70,7 @@ class ViewAgreement(Checker):
                 )
 
     def _check_chain(self, process: "Process", install: InstallView, now: int) -> None:
-        if install.view.id.epoch < 1 or process.engine.site.config.minimum_size > 0:
+        if install.view.id.epoch < 1:
             return
         if self._born is None:
             self._born = install.chain
