@@ -68,13 +68,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "pass",
     ),
     Mutant(
-        "a voter begins in the middle",
-        "3: amnesia, a voter without the order before its start",
-        "ordering.engine:Engine._begin_as_learner",
-        "if view is None or site.me in view.electorate:",
-        "if view is None:",
-    ),
-    Mutant(
         "promotion without the state",
         "3: stateless majorities (R7)",
         "ordering.membership:Membership.follow_view",
