@@ -77,7 +77,7 @@ class Engine:
             p.PollReply: self.recovery.on_poll_reply,
             p.RecoveryStart: self._on_recovery_start,
             p.RecoveryVote: self.recovery.on_vote,
-            p.RecoveryNewList: self._on_recovery_new_list,
+            p.RecoveryNewList: self.recovery.on_new_list,
             p.RecoveryAckNewList: self.recovery.on_ack_new_list,
             p.RecoveryAbort: self.recovery.on_abort,
             p.DataConfirm: self.lanes.on_confirm,
@@ -161,8 +161,10 @@ class Engine:
             return State.TOKEN_SITE
         if self._passing is not None:
             return State.PASSING_TOKEN
-        waiting = site.queue.blocks
-        if any(ts > site.queue.frontier and order.next_site == site.me for ts, order in waiting.items()):
+        queue = site.queue
+        if queue.known_end > queue.frontier and any(
+            ts > queue.frontier and order.next_site == site.me for ts, order in queue.blocks.items()
+        ):
             return State.GETTING_PACKETS
         return State.NOT_TOKEN_SITE
 
@@ -408,9 +410,6 @@ class Engine:
                 return
             self._enter_chain(packet.head.chain, packet.view)
         self.recovery.on_start(packet)
-
-    def _on_recovery_new_list(self, packet: p.RecoveryNewList) -> None:
-        self.recovery.on_new_list(packet)
 
     def _install(self, order: Order) -> None:
         """R3: erase what lies above the sync point and enter the epoch, in one step."""

@@ -19,12 +19,22 @@ from ordering.views import SiteId, View
 class Source:
     """What is known of one member's messages."""
 
-    __slots__ = ("batches", "boot", "contiguous", "delivered", "early", "ordered", "source_ordered")
+    __slots__ = (
+        "batches",
+        "boot",
+        "contiguous",
+        "delivered",
+        "early",
+        "highest",
+        "ordered",
+        "source_ordered",
+    )
 
     def __init__(self, boot: int, seq: int) -> None:
         self.boot = boot
         self.ordered = seq  # last message with a slot in the complete prefix
         self.contiguous = seq  # last message of the gap-free run received
+        self.highest = seq  # last message received, gaps or not
         self.delivered = seq  # last message of the gap-free run delivered
         self.batches: dict[int, Batch] = {}
         # SOURCE_ORDERED batches delivered ahead of their slot: first_seq → last_seq.
@@ -64,6 +74,7 @@ class OrderingQueue:
         if batch.last_seq > source.contiguous + horizon:
             return "data beyond the horizon"
         source.batches[batch.first_seq] = batch
+        source.highest = max(source.highest, batch.last_seq)
         self.bytes += sum(map(len, batch.messages))
         if batch.qos.level == Level.SOURCE_ORDERED:
             source.source_ordered = True
@@ -147,7 +158,7 @@ class OrderingQueue:
             if not view.has(site):
                 for first_seq in [seq for seq in source.batches if seq > source.ordered]:
                     self._forget(source, first_seq)
-                source.contiguous = source.ordered
+                source.contiguous = source.highest = source.ordered
 
     def found(self, view: View) -> None:
         """Epoch 0 of a chain: its founders, and an empty order."""

@@ -55,9 +55,7 @@ class Retransmission:
         return (
             self._needs_install()
             or queue.known_end > queue.frontier
-            or any(
-                source.contiguous + 1 < max(source.batches, default=0) for source in queue.sources.values()
-            )
+            or any(source.contiguous < source.highest for source in queue.sources.values())
         )
 
     def _needs_install(self) -> bool:
