@@ -105,6 +105,9 @@ class Cluster:
         process.local_epoch = process.local_time(self.clock.now)
         process.real_epoch = self.clock.now
         process.per_mille = per_mille
+        if process.timer_at > process.local_epoch:  # set by the old pace
+            at = process.timer_at
+            self.clock.at(process.real_time(at), lambda: self._tick(process, at))
 
     def live(self) -> list[Process]:
         return [p for p in self.processes.values() if p.alive and p.ended is None]

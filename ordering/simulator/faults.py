@@ -17,6 +17,7 @@ from ordering.simulator.cluster import Cluster
 from ordering.simulator.network import Weather
 from ordering.simulator.plan import FaultKind
 from ordering.simulator.process import Process
+from ordering.simulator.rivals import Rivals
 from ordering.state import State
 from ordering.views import SiteId, count_in, majority_of
 
@@ -37,6 +38,7 @@ class Injector(Checker):
         self.counts: dict[FaultKind, int] = {}
         self.active = True
         self.aims: list[FaultKind] = []
+        self.duel: Rivals | None = None
         self.condemned: set[SiteId] = set()  # asked to leave or to be removed: count as lost
         self._actions: dict[FaultKind, Callable[[], bool]] = {
             FaultKind.LOSS: self._loss,
@@ -57,6 +59,7 @@ class Injector(Checker):
             FaultKind.SKEW: self._skew,
             FaultKind.TOKEN_SITE: lambda: self._aim(FaultKind.TOKEN_SITE),
             FaultKind.INITIATOR: lambda: self._aim(FaultKind.INITIATOR),
+            FaultKind.RIVALS: self._provoke,
         }
 
     def start(self) -> None:
@@ -270,8 +273,18 @@ class Injector(Checker):
             self.aims.append(kind)
         return False
 
+    def _provoke(self) -> bool:
+        """The next view change shall be a duel."""
+        if self.duel is None or self.duel.over:
+            self.duel = Rivals(self.cluster)
+        return False
+
     def on_settled(self, process: Process, now: int) -> None:
-        if not self.aims or not self.active:
+        if not self.active:
+            return
+        if self.duel is not None and self.duel.on_settled(process):
+            self.count(FaultKind.RIVALS)
+        if not self.aims:
             return
         engine = process.engine
         if FaultKind.TOKEN_SITE in self.aims and engine.state is State.PASSING_TOKEN:
@@ -345,6 +358,8 @@ class Injector(Checker):
     def heal(self) -> None:
         """Stop breaking things. Sometimes leave a minority broken: the rest must manage without."""
         self.active = False
+        if self.duel is not None:
+            self.duel.end()
         cluster = self.cluster
         cluster.network.clear()
         cluster.network.weather = Weather()
@@ -359,9 +374,12 @@ class Injector(Checker):
             self._leave_one_broken()
 
     def _leave_one_broken(self) -> None:
-        """One site stays away, or stays deaf, or stays dumb."""
+        """One site stays away, or stays deaf, or stays dumb: anyone, or the one that has the token."""
         cluster = self.cluster
+        holders = [p.address for p in cluster.live() if p.engine.state is State.TOKEN_SITE]
         address = self.rng.choice(list(cluster.processes))
+        if holders and self.rng.random() < 0.5:
+            address = self.rng.choice(holders)
         if len(cluster.processes) < 3 or not self.survivable([address]):
             return
         cluster.left_broken.add(address)

@@ -35,6 +35,7 @@ class Network:
         self._cuts: dict[tuple[str, str], dict[int, None]] = {}  # link → the cuts that hold it
         self._cut_count = 0
         self._clogs: dict[tuple[str, str], int] = {}
+        self._held: dict[str, list[tuple[str, Packet]]] = {}  # source → what it sent since it was held
         self.sent = 0
         self.lost = 0
         self.duplicated = 0
@@ -53,6 +54,9 @@ class Network:
             self._transmit(source, to, packet)
 
     def _transmit(self, source: str, to: str, packet: Packet) -> None:
+        if source in self._held:
+            self._held[source].append((to, packet))
+            return
         weather = self.weather
         rng = self.rng
         delay = (weather.latency_us + rng.randrange(weather.spread_us + 1)) * US
@@ -85,9 +89,19 @@ class Network:
         """Packets pile up and arrive together when the link clears."""
         self._clogs[source, to] = max(until, self._clogs.get((source, to), 0))
 
+    def hold(self, source: str) -> None:
+        """Everything ``source`` sends waits for its release."""
+        self._held.setdefault(source, [])
+
+    def release(self, source: str) -> None:
+        for to, packet in self._held.pop(source, []):
+            self._transmit(source, to, packet)
+
     def clear(self) -> None:
         self._cuts.clear()
         self._clogs.clear()
+        for source in list(self._held):
+            self.release(source)
 
     def connected(self, one: str, other: str) -> bool:
         return (one, other) not in self._cuts and (other, one) not in self._cuts

@@ -37,6 +37,7 @@ class FaultKind(StrEnum):
     SKEW = "skewed clock"
     TOKEN_SITE = "token site struck"
     INITIATOR = "initiator struck"
+    RIVALS = "rival initiators"
     LATE_FOUNDER = "late founder"
 
 
@@ -87,6 +88,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             block_messages=40 if tight else 65_536,
             retransmit_burst=16 if tight else 64,
             remove_ms=4000 if self.faults is FaultMix.SWARM and rng.random() < 0.3 else 0,
+            # Little patience makes initiators compete.
+            recovery_ms=rng.choice((150, 150, 30, 10)) if self.faults is FaultMix.SWARM else 150,
         )
 
     def draw_kinds(self, rng: Random) -> tuple[FaultKind, ...]:
