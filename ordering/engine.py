@@ -33,6 +33,7 @@ from ordering.rtt import RoundTrip
 from ordering.site import Site, Timer
 from ordering.state import LEGAL_PACKETS, MOVES, RING, State
 from ordering.submission import Submission
+from ordering.token import Token
 from ordering.views import Member, SiteId, View, ViewId, majority_of
 
 # Who is in no chain yet can ask to be let in, or whether there is a group at all; nothing else.
@@ -54,22 +55,17 @@ class Engine:
         self.submission = Submission(site, self.detection, self.lanes, self.rtt)
         self.delivery = DeliveryCursor(site)
         self.birth = Birth(site)
-        self._passing: Order | None = None  # our block whose receiver has not shown up yet
-        self._pass_tries = 0
-        self._passed_at = 0
-        self._probe_gap = 0
-        self._probed_at = 0  # the last probe of this rest
-        self._resting_at = -1  # frontier at which this site holds the token with nothing to do
+        self.token = Token(site, self.detection, self.rtt, self._check_suspects)
         self._wake_at = 0
         self.founded = False  # here since the first slot, so no state transfer was ever needed
         self._handlers = {
             p.Data: self._on_data,
             p.Ack: self._on_ack,
-            p.Confirm: self._on_confirm,
+            p.Confirm: self.token.on_confirm,
             p.Nack: self.retransmission.answer,
             p.NewList: self._on_new_list,
             p.ListChangeRequest: self._on_list_change_request,
-            p.Probe: self._on_probe,
+            p.Probe: self.token.on_probe,
             p.Collected: self._on_collected,
             p.NotMember: self._on_not_member,
             p.Hello: self._on_hello,
@@ -84,7 +80,7 @@ class Engine:
         }
         self._timers = {
             Timer.DATA: self.submission.fire,
-            Timer.PASS: self._fire_pass,
+            Timer.PASS: self.token.fire_pass,
             Timer.NACK: self.retransmission.fire,
             Timer.PROBE: self._fire_probe,
             Timer.PASSIVE: self._fire_passive,
@@ -159,7 +155,7 @@ class Engine:
             return State.PROMISED
         if site.holds_token():
             return State.TOKEN_SITE
-        if self._passing is not None:
+        if self.token.passing is not None:
             return State.PASSING_TOKEN
         queue = site.queue
         if queue.known_end > queue.frontier and any(
@@ -328,17 +324,6 @@ class Engine:
         member = view.member(self.site.me) if view is not None else None
         return member is not None and member.boot == self.site.member.boot
 
-    def _on_confirm(self, packet: p.Confirm) -> None:
-        if self.site.queue.tail is not None and packet.head.sender == self.site.queue.tail.next_site:
-            self.detection.progress()
-
-    def _on_probe(self, packet: p.Probe) -> None:
-        """The resting token site asks: answer to all, so that everyone hears everyone."""
-        if self.site.me not in packet.owing:
-            self.detection.progress()
-        if not self.site.fenced:
-            self.site.confirm()
-
     def _on_list_change_request(self, packet: p.ListChangeRequest) -> None:
         site = self.site
         change = packet.change
@@ -426,8 +411,7 @@ class Engine:
         site.queue.add_block(order, site.config.horizon)
         placed = site.queue.next_complete()
         assert placed is order
-        self._passing = None
-        self._resting_at = -1
+        self.token.forget()
         if not site.view.has(site.me):
             self._end(self.membership.ending())
             return
@@ -438,7 +422,7 @@ class Engine:
         self.submission.resend()
         if decided_here:
             site.multicast(block_packet(site, order))
-            self._pass_token(order)
+            self.token.hand_over(order)
 
     # -- settling --------------------------------------------------------------------------------
 
@@ -465,7 +449,8 @@ class Engine:
             if self.delivery.view is not None:
                 self.membership.tell_dropped(self.delivery.view)
             self._collect()
-            self._keep_watch()
+            self.token.keep_watch()
+            self._follow_view()
             self.discipline.notify(
                 frontier_moved=site.queue.frontier > frontier,
                 level_moved=site.stability.majority + site.stability.stable > level,
@@ -509,7 +494,7 @@ class Engine:
         elif self.discipline.wants_null():
             order = Order(site.epoch, ts, site.me, next_site(before))
         else:
-            self._rest()
+            self.token.rest()
             return False
         site.queue.add_block(order, site.config.horizon)
         self._advance()
@@ -518,7 +503,7 @@ class Engine:
         site.multicast_to(tuple(addresses), block_packet(site, order))
         if view is not None:
             self.membership.note_order(before, order)
-        self._pass_token(order)
+        self.token.hand_over(order)
         return True
 
     def _vector(self, view: View) -> tuple[tuple[SiteId, int], ...]:
@@ -531,87 +516,7 @@ class Engine:
         keep_from = max(stability.everyone, site.queue.frontier - site.config.retain_slots)
         site.queue.collect(min(self.delivery.cursor, stability.majority, keep_from))
 
-    # -- the token -------------------------------------------------------------------------------
-
-    def _pass_token(self, order: Order) -> None:
-        site = self.site
-        self._resting_at = -1
-        if order.next_site == site.me:
-            self._passing = None
-            return
-        self._passing = order
-        self._pass_tries = 0
-        self._passed_at = site.now
-        self.detection.duties.clear()
-        self.detection.owe(order.next_site)
-        site.arm(Timer.PASS, self.rtt.rto)
-
-    def _fire_pass(self) -> None:
-        """The receiver of the token has not shown up: give it our block again."""
-        site = self.site
-        if self._passing is None or site.fenced:
-            return
-        self._pass_tries += 1
-        site.unicast(self._passing.next_site, block_packet(site, self._passing))
-        # Often enough that a suspicion is not late by more than a quarter of its time.
-        patience = min(site.config.rto_max_ms, site.config.suspect_ms // 4) * MS
-        site.arm(Timer.PASS, min(self.rtt.rto << min(self._pass_tries, 6), patience))
-        self._check_suspects()
-
-    def _rest(self) -> None:
-        """Nothing to order and all is held: say so once (RMP's Confirm), then probe ever more rarely."""
-        site = self.site
-        if self._resting_at == site.queue.frontier:
-            return
-        self._resting_at = site.queue.frontier
-        self.detection.duties.clear()
-        if len(site.view.members) > 1:
-            site.confirm()
-            self._probe_gap = self.rtt.rto
-            self._probed_at = 0
-            site.arm(Timer.PROBE, self._probe_gap)
-
-    def _fire_probe(self) -> None:
-        site = self.site
-        if self._resting_at < 0 or site.fenced:
-            return
-        self.detection.progress()
-        owing = tuple(
-            member.site
-            for member in site.view.members
-            if member.site != site.me and self.detection.last_heard.get(member.site, 0) < self._probed_at
-        )
-        self._probed_at = site.now
-        for debtor in site.view.ring:
-            self.detection.owe(debtor)
-        site.multicast(p.Probe(site.head(), owing))
-        waiting = any(site.stability.received.get(s, 0) < site.queue.last_real_ts for s in site.view.ring)
-        self._probe_gap = min(self._probe_gap * 2, site.config.probe_ms * MS)
-        site.arm(Timer.PROBE, self.rtt.rto * 2 if owing or waiting else self._probe_gap)
-        self.membership.remove_the_lost()
-        self._check_suspects()
-
-    def _keep_watch(self) -> None:
-        """Who has shown up owes nothing more; who does not rest does not probe."""
-        site = self.site
-        passing = self._passing
-        if passing is not None:
-            shown = site.stability.received.get(passing.next_site, 0) >= passing.last_ts
-            if shown or site.queue.frontier > passing.last_ts:
-                if not self._pass_tries:
-                    self.rtt.sample(site.now - self._passed_at)
-                self._passing = None
-                self.detection.settle(passing.next_site)
-                site.disarm(Timer.PASS)
-        if not site.holds_token():
-            self._resting_at = -1
-            site.disarm(Timer.PROBE)
-        elif self._resting_at >= 0:
-            for debtor, duty in list(self.detection.duties.items()):
-                answered = self.detection.last_heard.get(debtor, 0) > duty.since
-                if answered and site.stability.received.get(debtor, 0) >= site.queue.last_real_ts:
-                    self.detection.settle(debtor)
-        self._follow_view()
+    # -- our place in the view ---------------------------------------------------------------------
 
     def _follow_view(self) -> None:
         """Ask for our place in the view; a leaver asks to go once its own messages are ordered."""
@@ -649,6 +554,12 @@ class Engine:
             return True
         # With a majority of its founders the chain itself has died, decided or not.
         return renewed > len(view.members) - majority_of(view.electorate)
+
+    def _fire_probe(self) -> None:
+        """A resting token site has time for the slow policy as well."""
+        if self.site.holds_token() and not self.site.fenced:
+            self.membership.remove_the_lost()
+        self.token.fire_probe()
 
     def _fire_passive(self) -> None:
         """Passive detector (iRBP §4.1): no progress, nobody in particular."""

@@ -98,8 +98,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a deaf token site is believed",
         "6: asymmetric links, membership never settles",
-        "ordering.engine:Engine._on_probe",
-        "if self.site.me not in packet.owing:",
+        "ordering.token:Token.on_probe",
+        "if self.site.me not in probe.owing:",
         "if True:",
     ),
     Mutant(
