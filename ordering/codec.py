@@ -234,6 +234,14 @@ class _Ballot(_Twin, frozen=True):
         return p.Ballot(self.round, self.site)
 
 
+class _Descent(_Twin, frozen=True):
+    root: _Site
+    depth: _Count
+
+    def original(self) -> p.Descent:
+        return p.Descent(self.root, self.depth)
+
+
 class _Change(_Twin, frozen=True):
     kind: p.ChangeKind
     member: _Member
@@ -250,7 +258,7 @@ _BODIES: Final[dict[type[p.Packet], Any]] = {
     p.Ack: tuple[_Order],
     p.Confirm: tuple[()],
     p.Nack: tuple[_Site, _Count, _Count, tuple[_Run, ...], _Count | None],
-    p.NewList: tuple[_ViewOrder],
+    p.NewList: tuple[_ViewOrder, _Descent],
     p.ListChangeRequest: tuple[_Change, bool],
     p.Probe: tuple[_Sites],
     p.Collected: tuple[_Count, bool],
@@ -264,6 +272,8 @@ _BODIES: Final[dict[type[p.Packet], Any]] = {
     p.RecoveryAckNewList: tuple[_Ballot],
     p.RecoveryAbort: tuple[_Ballot, _Ballot],
     p.DataConfirm: tuple[_Count],
+    p.Orphan: tuple[bool],
+    p.ChainAlive: tuple[_Address, _Descent],
 }
 
 
@@ -317,8 +327,10 @@ def _body(packet: p.Packet) -> tuple[object, ...]:
     match packet:
         case p.Data():
             return (_wire_batch(packet.batch),)
-        case p.Ack() | p.NewList():
+        case p.Ack():
             return (_wire_order(packet.order),)
+        case p.NewList():
+            return _wire_order(packet.order), packet.descent
         case p.ListChangeRequest():
             change = (packet.change.kind, _wire_member(packet.change.member))
             return change, packet.forwarded

@@ -39,6 +39,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     electorate_min: int = 3
     # Without a majority for this long a site refuses work (NoPrimary).
     minority_ms: int = 1500
+    # R9: so many voters that have lost the majority for orphan_ms go on in a new chain; 0: never.
+    # Below a majority this splits a partitioned group, until its chains meet again: one must yield.
+    minimum_size: int = 0
+    orphan_ms: int = 10_000
     request_ms: int = 50
 
     message_bytes_max: int = 16 * 1024 * 1024
@@ -68,6 +72,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise ConfigurationError(f"{name}: must be positive, is {getattr(self, name)}")
+        if self.minimum_size < 0:
+            raise ConfigurationError(
+                f"minimum_size: must be 0 (a majority, always) or a number of voters, is {self.minimum_size}"
+            )
         for low, high, why in _ORDERED:
             if getattr(self, low) >= getattr(self, high):
                 raise ConfigurationError(
@@ -82,7 +90,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 _POSITIVE = (
     "rto_min_ms", "rto_max_ms", "nack_delay_ms", "probe_ms", "suspect_ms", "slow_ms", "passive_ms",
-    "recovery_ms", "return_ms", "minority_ms", "request_ms", "electorate_min",
+    "recovery_ms", "return_ms", "minority_ms", "orphan_ms", "request_ms", "electorate_min",
     "message_bytes_max", "packet_bytes", "window_bytes", "window_messages", "block_messages",
     "retain_slots", "horizon", "retransmit_burst",
 )  # fmt: skip
@@ -91,5 +99,6 @@ _ORDERED = (
     ("rto_min_ms", "rto_max_ms", "a retransmission time needs room to adapt"),
     ("rto_min_ms", "suspect_ms", "a site must get the chance to answer a retransmission"),
     ("suspect_ms", "slow_ms", "slow is a longer patience than silent"),
+    ("minority_ms", "orphan_ms", "a majority must be missed before it is given up"),
     ("probe_ms", "passive_ms", "probes are what keeps the passive detector calm"),
 )

@@ -59,7 +59,7 @@ class DeliveryCursor:
                 return False
             self._flush()
             self.view = order.view
-            self.site.out.append(InstallView(order.ts, self.site.chain, order.view))
+            self.site.out.append(InstallView(order.ts, self.site.chain_of(order.ts), order.view))
             return True
         for ts, batch in self.site.queue.segments(order):
             if ts - order.ts <= self.part:
@@ -116,14 +116,17 @@ class DeliveryCursor:
         return level
 
     def _held_by(self, voters: int, ts: int) -> bool:
-        """Whether so many voters hold the slot, known one by one or as a majority or the whole ring."""
-        view = self.site.view
+        """Whether so many voters hold the slot, known one by one or as a majority or the whole ring.
+
+        Of which ring or electorate is not known: of any view from that of the slot on.
+        """
         stability = self.site.stability
-        return (
-            stability.holders(view, ts) >= voters
-            or (voters <= majority_of(view.electorate) and stability.majority >= ts)
-            or (voters <= view.ring_voters and stability.stable >= ts)
-        )
+        if stability.holders(self.site.view, ts) >= voters:
+            return True
+        views = self.site.queue.views_since(ts)
+        if stability.majority >= ts and voters <= min(majority_of(view.electorate) for view in views):
+            return True
+        return stability.stable >= ts and voters <= min(view.ring_voters for view in views)
 
     def erase_above(self, ts: int) -> None:
         """A view change erased slots: take back what was delivered of them below MAJORITY."""

@@ -7,6 +7,8 @@ progress and sent no probe for ``passive_ms``. Either leads to a poll first (R4)
 a view change, and a view change only takes the site out of the ring (R1).
 """
 
+from collections.abc import Iterable
+
 from ordering.config import MS
 from ordering.rtt import RoundTrip
 from ordering.site import Site, Timer
@@ -88,9 +90,9 @@ class Detection:
         quiet = self.site.now - self.last_heard.get(other, 0)
         return quiet >= self.site.config.suspect_ms * MS // 2
 
-    def reaches_majority(self) -> bool:
+    def reaches_majority(self, others: Iterable[SiteId] = ()) -> bool:
         """Whether enough voters were heard lately to go on accepting work."""
         site = self.site
         limit = site.config.minority_ms * MS
         heard = [s for s, at in self.last_heard.items() if site.now - at < limit]
-        return site.view.is_quorum((site.me, *heard), joint=site.stability.joint(site.view))
+        return site.view.is_quorum((site.me, *heard, *others), joint=site.stability.joint(site.view))

@@ -106,13 +106,14 @@ class Ending(IntEnum):
     """Why a site's membership is over. Each but LEFT is a program-controlled crash (R17).
 
     COLLECTED: the slots it misses are gone everywhere. UNBORN: the birth it took part in cannot come
-    about, or came about without this boot.
+    about, or came about without this boot. SUPERSEDED: the group lives in another chain (R9).
     """
 
     LEFT = 1
     REMOVED = 2
     COLLECTED = 3
     UNBORN = 4
+    SUPERSEDED = 5
 
 
 class EndMembership(msgspec.Struct, frozen=True):

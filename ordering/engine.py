@@ -18,12 +18,14 @@ from ordering.errors import InvariantViolation, MembershipError
 from ordering.events import (
     ChangeRequested,
     Event,
+    ForkRequested,
     PacketsReceived,
     Started,
     StateTransferred,
     SubmitRequested,
     TimerFired,
 )
+from ordering.fork import ROLL_CALL, Fork
 from ordering.lanes import Lanes
 from ordering.membership import Membership
 from ordering.packets import ChangeKind, Order, Packet, Standing
@@ -38,6 +40,10 @@ from ordering.views import Member, SiteId, View, ViewId, majority_of
 
 # Who is in no chain yet can ask to be let in, or whether there is a group at all; nothing else.
 _FROM_OUTSIDE = (p.Hello, p.ListChangeRequest)
+
+
+def _nothing_new(_: p.ChainAlive) -> None:
+    """Our own chain lives: we know."""
 
 
 class Engine:
@@ -55,6 +61,7 @@ class Engine:
         self.submission = Submission(site, self.detection, self.lanes, self.rtt)
         self.delivery = DeliveryCursor(site)
         self.birth = Birth(site)
+        self.fork = Fork(site, self.detection, self.recovery)
         self.token = Token(site, self.detection, self.rtt, self._check_suspects)
         self._wake_at = 0
         self.founded = False  # here since the first slot, so no state transfer was ever needed
@@ -70,13 +77,15 @@ class Engine:
             p.NotMember: self._on_not_member,
             p.Hello: self._on_hello,
             p.Poll: self.recovery.on_poll,
-            p.PollReply: self.recovery.on_poll_reply,
+            p.PollReply: self._on_poll_reply,
             p.RecoveryStart: self._on_recovery_start,
             p.RecoveryVote: self.recovery.on_vote,
             p.RecoveryNewList: self.recovery.on_new_list,
             p.RecoveryAckNewList: self.recovery.on_ack_new_list,
             p.RecoveryAbort: self.recovery.on_abort,
             p.DataConfirm: self.lanes.on_confirm,
+            p.Orphan: self.fork.on_orphan,
+            p.ChainAlive: _nothing_new,
         }
         self._timers = {
             Timer.DATA: self.submission.fire,
@@ -89,6 +98,7 @@ class Engine:
             Timer.REQUEST: self._fire_request,
             Timer.HELLO: self.birth.fire,
             Timer.LANE: self.lanes.fire,
+            Timer.FORK: self._fire_fork,
         }
 
     # -- the door --------------------------------------------------------------------------------
@@ -123,6 +133,8 @@ class Engine:
                 self._change(kind, subject)
             case StateTransferred(ts):
                 self._on_state(ts)
+            case ForkRequested():
+                self._force_fork()
         self._settle()
         self._move(before)
         return site.out
@@ -197,6 +209,13 @@ class Engine:
             )
         self.membership.want(ChangeKind.REMOVE, member)
 
+    def _force_fork(self) -> None:
+        if self.site.outside or not self.site.epoch:
+            raise MembershipError(
+                f"fork: this site is {self.site.state.value}; only a member can fork its chain"
+            )
+        self.fork.force()
+
     def _on_state(self, ts: int) -> None:
         """R7: promotion needs the state at, or after, the slot this site began with."""
         if ts < self.site.queue.started_at:
@@ -228,9 +247,27 @@ class Engine:
         elif site.outside or (head.chain == 0 and kind in _FROM_OUTSIDE):
             self._handlers[kind](packet)  # type: ignore[operator]
         elif head.chain != site.chain:
-            site.count("dropped: foreign chain")
+            self._on_foreign(packet)
         elif self._learn(packet):
             self._handlers[kind](packet)  # type: ignore[operator]
+
+    def _on_foreign(self, packet: Packet) -> None:
+        """A packet of another chain: a fork that invites us, kin that lives, or nothing to us (R9)."""
+        if isinstance(packet, p.RecoveryStart) and self.fork.invites(packet):
+            self._leave_epoch()
+            self.recovery.on_start(packet)
+        elif isinstance(packet, p.ChainAlive):
+            if self.fork.yields_to(packet):
+                self._end(Ending.SUPERSEDED)
+        elif self.fork.is_undone_by(packet.head):
+            self._leave_epoch()
+        else:
+            self.site.count("dropped: foreign chain")
+            self.fork.answer(packet)
+
+    def _leave_epoch(self) -> None:
+        self.token.forget()
+        self.retransmission.behind_epoch = 0
 
     def _learn(self, packet: Packet) -> bool:
         """Take in the head's statements; true if the packet itself may be worked on."""
@@ -250,6 +287,8 @@ class Engine:
             return True
         if head.epoch > site.epoch:
             self.retransmission.behind_epoch = max(self.retransmission.behind_epoch, head.epoch)
+            if member is not None:
+                self.fork.heard_later(head.sender)
             return isinstance(packet, p.Data | p.Ack | p.NewList | p.Collected | p.NotMember | p.Nack)
         if member is not None:
             self.retransmission.help_laggard(head.sender, head.epoch)
@@ -311,13 +350,16 @@ class Engine:
             return
         site.disarm(Timer.HELLO)
         site.chain = packet.head.chain
+        site.descent = packet.descent
         site.epoch = order.epoch
+        site.begin_chain(order.ts)
         site.queue.start_at(order)
         site.note_addresses()
         self.delivery.start_at(order.ts)
         site.stability.note(packet.head)
         site.state = State.NOT_TOKEN_SITE
         self.detection.enter_epoch()
+        self.fork.start()
         site.out.append(RequestState(order.ts, view.electorate))
 
     def _names_me(self, view: View | None) -> bool:
@@ -380,6 +422,7 @@ class Engine:
         site = self.site
         self.founded = True
         site.chain = chain
+        site.descent = p.Descent(chain, 0)
         site.epoch = 0
         site.state = State.PROMISED
         site.queue.found(View(ViewId(0, 0), view.members, view.electorate, ()))
@@ -387,6 +430,13 @@ class Engine:
         self.recovery.enter_epoch()
         site.fenced = True
         self.recovery.wait_for_others()
+        self.fork.start()
+
+    def _on_poll_reply(self, packet: p.PollReply) -> None:
+        if packet.round > ROLL_CALL:
+            self.fork.on_roll_call(packet)
+        else:
+            self.recovery.on_poll_reply(packet)
 
     def _on_recovery_start(self, packet: p.RecoveryStart) -> None:
         site = self.site
@@ -404,6 +454,8 @@ class Engine:
         self.delivery.erase_above(sync)
         site.queue.erase_above(sync)
         site.epoch = order.epoch
+        # What no majority of the old chain was known to hold stands on the voters of the new one.
+        site.begin_chain(min(order.ts, site.stability.majority + 1))
         site.disarm(Timer.HELLO)
         self.recovery.enter_epoch()
         site.stability.enter_epoch(order.ts)
@@ -416,6 +468,7 @@ class Engine:
             self._end(self.membership.ending())
             return
         self.detection.enter_epoch()
+        self.fork.installed()
         site.note_addresses()
         self.lanes.enter_view()
         self.submission.reclaim()
@@ -567,6 +620,12 @@ class Engine:
         site.arm(Timer.PASSIVE, site.config.passive_ms * MS + site.jitter(site.config.passive_ms))
         if site.state in RING and not site.holds_token():
             self.recovery.start_poll()
+
+    def _fire_fork(self) -> None:
+        chain = self.site.chain
+        self.fork.fire()
+        if self.site.chain != chain:
+            self._leave_epoch()
 
     def _fire_request(self) -> None:
         """Membership wishes; a site whose removal is on its way keeps stating what it holds."""

@@ -43,6 +43,13 @@ class ChangeRequested(msgspec.Struct, frozen=True):
     site: SiteId = NO_SITE
 
 
+class ForkRequested(msgspec.Struct, frozen=True):
+    """An operator's word that the majority is gone for good: go on without it, in a new chain (R9).
+
+    Whoever else has lost the majority takes part. What only the lost sites held is lost.
+    """
+
+
 class StateTransferred(msgspec.Struct, frozen=True):
     """A learner's application now has the state at ``ts`` and verified it: ask for promotion (R7)."""
 
@@ -50,5 +57,11 @@ class StateTransferred(msgspec.Struct, frozen=True):
 
 
 Event: TypeAlias = (
-    Started | PacketsReceived | TimerFired | SubmitRequested | ChangeRequested | StateTransferred
+    Started
+    | PacketsReceived
+    | TimerFired
+    | SubmitRequested
+    | ChangeRequested
+    | ForkRequested
+    | StateTransferred
 )

@@ -60,6 +60,7 @@ class OrderingQueue:
         self.tail: Order | None = None
         self.last_real_ts = 0  # end of the last block that orders something
         self.views: list[tuple[int, View]] = []
+        self.fork: View | None = None  # the electorate of a new chain that is not decided yet (R9)
         self.bytes = 0
 
     # -- data ------------------------------------------------------------------------------------
@@ -150,6 +151,8 @@ class OrderingQueue:
     def _enter_view(self, ts: int, view: View) -> None:
         """The view's members may send from this slot on; what a removed one left unordered ends."""
         self.views.append((ts, view))
+        if view.id.revision == 0:
+            self.fork = None
         for member in view.members:
             source = self.sources.get(member.site)
             if source is None or source.boot != member.boot:
@@ -207,12 +210,19 @@ class OrderingQueue:
 
     @property
     def view(self) -> View:
-        """The view at the frontier: the one this site follows."""
-        return self.views[-1][1]
+        """The view at the frontier, or the fork to be decided: the one this site follows."""
+        return self.views[-1][1] if self.fork is None else self.fork
+
+    def views_since(self, ts: int) -> list[View]:
+        """The view in force at slot ``ts`` and all later ones known."""
+        later = [view for at, view in self.views if at > ts]
+        before = [view for at, view in self.views if at <= ts]
+        return [*before[-1:], *later]
 
     def vector(self) -> tuple[tuple[SiteId, int], ...]:
         """Last ordered sequence number of each member at the frontier."""
-        return tuple((m.site, self.sources[m.site].ordered) for m in self.view.members)
+        sources = self.sources
+        return tuple((m.site, sources[m.site].ordered) for m in self.view.members if m.site in sources)
 
     def segments(self, order: Order) -> Iterator[tuple[int, Batch]]:
         """The batches of a complete block with the timestamp of their first message."""

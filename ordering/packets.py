@@ -18,6 +18,13 @@ from ordering.qos import Qos
 from ordering.views import NO_SITE, Member, SiteId, View
 
 
+class Descent(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where a chain comes from: the chain that was born, and how often it forked since (R9)."""
+
+    root: int
+    depth: int
+
+
 class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The sender's identity and frontiers. A promised site states zeros: R4 forbids it to hold."""
 
@@ -150,6 +157,7 @@ class NewList(msgspec.Struct, frozen=True, tag=5, array_like=True):
 
     head: Head
     order: Order
+    descent: Descent
 
 
 class ListChangeRequest(msgspec.Struct, frozen=True, tag=6, array_like=True):
@@ -267,6 +275,21 @@ class DataConfirm(msgspec.Struct, frozen=True, tag=18, array_like=True):
     seq: int
 
 
+class Orphan(msgspec.Struct, frozen=True, tag=19, array_like=True):
+    """R9: this voter has lost its majority and would go on without. ``forced``: an operator says so."""
+
+    head: Head
+    forced: bool
+
+
+class ChainAlive(msgspec.Struct, frozen=True, tag=20, array_like=True):
+    """To a site of another chain of the group: this one lives, here and with a quorum."""
+
+    head: Head
+    address: str
+    descent: Descent
+
+
 Packet: TypeAlias = (
     Data
     | Ack
@@ -286,4 +309,6 @@ Packet: TypeAlias = (
     | RecoveryAckNewList
     | RecoveryAbort
     | DataConfirm
+    | Orphan
+    | ChainAlive
 )

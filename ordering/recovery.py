@@ -15,6 +15,8 @@ lists when the initiator dies half-way. Here a later initiator finds the accepte
 promises and completes it.
 """
 
+import msgspec
+
 from ordering.config import MS
 from ordering.detection import Detection
 from ordering.disciplines import Discipline
@@ -36,6 +38,16 @@ from ordering.views import SiteId, View, ViewId
 
 POLL_ROUNDS = 6
 BACKOFF_DOUBLINGS = 3
+
+
+class Instance(msgspec.Struct, frozen=True):
+    """What a voter must never forget of an instance that is not over."""
+
+    promised: Ballot
+    accepted_ballot: Ballot
+    accepted: Order | None
+    decision: Order | None
+    fenced: bool
 
 
 class Recovery:
@@ -63,7 +75,7 @@ class Recovery:
         self._waiting: RecoveryNewList | None = None
         self._votes: dict[SiteId, RecoveryVote] = {}
         self._acks: dict[SiteId, None] = {}
-        self._quorum_at: int | None = None
+        self._grace_ends: int | None = None  # until then the rest may promise too
         self._highest_round = 0
         self._attempts = 0
         self._attempt_ends = 0
@@ -74,6 +86,29 @@ class Recovery:
         self.site.decided = False
         for timer in (Timer.POLL, Timer.RECOVERY):
             self.site.disarm(timer)
+
+    def leave(self) -> "Instance":
+        """Turn to the first instance of another chain (R9), and remember this one."""
+        instance = Instance(
+            self.promised, self.accepted_ballot, self.accepted, self.decision, self.site.fenced
+        )
+        self.enter_epoch()
+        self.site.fenced = True
+        self.wait_for_others()
+        return instance
+
+    def resume(self, instance: "Instance") -> None:
+        """Turn back: a promise and an acceptance hold for ever."""
+        self.enter_epoch()
+        self.promised = instance.promised
+        self._highest_round = instance.promised.round
+        self.accepted_ballot = instance.accepted_ballot
+        self.accepted = instance.accepted
+        self.site.fenced = instance.fenced
+        if instance.fenced:
+            self.wait_for_others()
+        if instance.decision is not None:
+            self.decide(instance.decision)
 
     @property
     def initiating(self) -> bool:
@@ -136,7 +171,7 @@ class Recovery:
         self.proposal = None
         self._votes = {}
         self._acks = {}
-        self._quorum_at = None
+        self._grace_ends = None
         self._promise(self.ballot)
         self._attempt_ends = site.deadlines[Timer.RECOVERY]
         self._votes[site.me] = self._vote(self.ballot)
@@ -185,10 +220,12 @@ class Recovery:
         best = self._best_vote()
         if not best.view.is_quorum(self._votes, joint=best.joint) or not self._may_be_born():
             return
-        if self._quorum_at is None:
-            self._quorum_at = site.now
+        if self._grace_ends is None:
+            grace = min(self.rtt.rto, max(self._attempt_ends - site.now, 0) // 2)
+            self._grace_ends = site.now + grace
+            site.deadlines[Timer.RECOVERY] = min(site.deadlines[Timer.RECOVERY], self._grace_ends)
         everyone = all(m.site in self._votes for m in best.view.members)
-        if not everyone and site.now - self._quorum_at < self.rtt.rto:
+        if not everyone and site.now < self._grace_ends:
             return
         self.proposal = self._choose(best)
         assert self.ballot is not None
@@ -204,8 +241,10 @@ class Recovery:
         return free and best.view.is_quorum(self._votes, joint=best.joint)
 
     def _may_be_born(self) -> bool:
-        """R9: instance 0 proposes nothing until all founders are in, which an accepted install proves."""
-        if self.site.epoch or any(vote.accepted is not None for vote in self._votes.values()):
+        """R9: the first instance of a chain, born or forked, proposes nothing until all its founders
+        are in, which an accepted install proves."""
+        settled = self.site.epoch > 0 and self.site.queue.fork is None
+        if settled or any(vote.accepted is not None for vote in self._votes.values()):
             return True
         return all(founder in self._votes for founder in self.site.view.electorate)
 
@@ -335,7 +374,8 @@ class Recovery:
     def wait_for_others(self) -> None:
         """Arm the patience after which this site initiates: drawn, and longer with each attempt."""
         config = self.site.config
-        patience = config.recovery_ms << min(self._attempts, BACKOFF_DOUBLINGS)
+        shortest = max(config.recovery_ms, 2 * self.rtt.rto // MS)
+        patience = shortest << min(self._attempts, BACKOFF_DOUBLINGS)
         self._attempts += 1
         self.site.arm(Timer.RECOVERY, patience * MS + self.site.jitter(patience))
 

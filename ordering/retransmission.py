@@ -207,4 +207,4 @@ class Retransmission:
 
 def block_packet(site: Site, order: Order) -> Packet:
     """An Order travels as an Ack, or as a NewList where it carries a view."""
-    return Ack(site.head(), order) if order.view is None else NewList(site.head(), order)
+    return Ack(site.head(), order) if order.view is None else NewList(site.head(), order, site.descent)

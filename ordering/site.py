@@ -11,7 +11,7 @@ from ordering.config import MS, Config
 from ordering.effects import Effect, Multicast, Unicast
 from ordering.naming import group_id
 from ordering.ordering_queue import OrderingQueue
-from ordering.packets import Confirm, Head, Packet
+from ordering.packets import Confirm, Descent, Head, Packet
 from ordering.stability import Stability
 from ordering.state import State
 from ordering.views import Member, SiteId, View
@@ -32,6 +32,7 @@ class Timer(IntEnum):
     REQUEST = 7
     HELLO = 8
     LANE = 9
+    FORK = 10
 
 
 class Site:
@@ -47,6 +48,8 @@ class Site:
         self.out: list[Effect] = []
         self.state = State.IDLE
         self.chain = 0
+        self.descent = Descent(0, 0)
+        self.chains: list[tuple[int, int]] = []  # (first slot, chain): a fork takes over what was before
         self.epoch = 0
         self.fenced = False
         self.decided = False  # the install that ends this epoch is known, its slots not all here
@@ -55,6 +58,19 @@ class Site:
         self.addresses: dict[SiteId, str] = {}  # of members, and of some who no longer are
         self.deadlines: dict[Timer, int] = {}
         self.counters: dict[str, int] = {}
+
+    # -- chains ----------------------------------------------------------------------------------
+
+    def begin_chain(self, ts: int) -> None:
+        """From slot ``ts`` on the order is that of the chain we are in now."""
+        if not self.chains or self.chains[-1][1] != self.chain:
+            self.chains.append((ts, self.chain))
+
+    def chain_of(self, ts: int) -> int:
+        """The chain that gave slot ``ts`` its place. Called in the order of the slots."""
+        while len(self.chains) > 1 and self.chains[1][0] <= ts:
+            del self.chains[0]
+        return self.chains[0][1] if self.chains else self.chain
 
     # -- views -----------------------------------------------------------------------------------
 

@@ -20,6 +20,14 @@ class Stability:
         self.stable = 0
         self.everyone = 0
 
+    def forget(self, frontier: int) -> None:
+        """Statements made in another chain do not count in this one (R9), and what its majority held
+        beyond our own frontier may be lost."""
+        self.received.clear()
+        self.held.clear()
+        self.majority = min(self.majority, frontier)
+        self.stable = min(self.stable, frontier)
+
     def enter_epoch(self, install_ts: int) -> None:
         """The install was accepted by quorums that hold everything before it: it is majority-held."""
         self.received.clear()

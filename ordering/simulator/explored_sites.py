@@ -49,7 +49,7 @@ FOUNDERS: Final = ("s1", "s2", "s3")
 CONFIG: Final = Config(
     group="explored", founders=FOUNDERS, contacts=FOUNDERS,
     rto_min_ms=5, rto_max_ms=6, probe_ms=20, suspect_ms=40, slow_ms=80, passive_ms=60,
-    recovery_ms=100, return_ms=10, request_ms=10, minority_ms=1_000_000,
+    recovery_ms=100, return_ms=10, request_ms=10, minority_ms=1_000_000, orphan_ms=2_000_000,
 )  # fmt: skip
 
 
@@ -310,7 +310,14 @@ REDUCED: Final[dict[tuple[str, str], Callable[[Any], Any]]] = {
     ("Token", "_probe_gap"): _nothing,
     ("Token", "_probed_at"): _nothing,
     ("Token", "_pass_tries"): _nothing,
-    ("Recovery", "_quorum_at"): _whether,
+    ("Recovery", "_grace_ends"): _whether,
+    ("Fork", "_entered_at"): _nothing,
+    ("Fork", "_well_at"): _nothing,
+    ("Fork", "_unwell_since"): _whether,
+    ("Fork", "_company_since"): _nothing,
+    ("Fork", "_called_at"): _nothing,
+    ("Fork", "_orphans"): sorted,
+    ("Fork", "_later"): _nothing,  # when forks are off
     ("Recovery", "_attempts"): _nothing,
     ("Recovery", "_attempt_ends"): _nothing,
     ("Recovery", "_poll_tries"): _nothing,

@@ -5,6 +5,7 @@ not survive more, and says so. Everything else may hit anyone, as often as it li
 """
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 from ordering.config import MS
@@ -39,6 +40,7 @@ class Injector(Checker):
         self.active = True
         self.aims: list[FaultKind] = []
         self.duel: Rivals | None = None
+        self.lost_chain = 0  # a chain whose majority has died
         self.condemned: set[SiteId] = set()  # asked to leave or to be removed: count as lost
         self._actions: dict[FaultKind, Callable[[], bool]] = {
             FaultKind.LOSS: self._loss,
@@ -60,6 +62,7 @@ class Injector(Checker):
             FaultKind.TOKEN_SITE: lambda: self._aim(FaultKind.TOKEN_SITE),
             FaultKind.INITIATOR: lambda: self._aim(FaultKind.INITIATOR),
             FaultKind.RIVALS: self._provoke,
+            FaultKind.LOST_MAJORITY: self._lose_majority,
         }
 
     def start(self) -> None:
@@ -186,30 +189,31 @@ class Injector(Checker):
 
     def survivable(self, victims: list[str]) -> bool:
         """Whether a majority of every electorate in play keeps its memory without ``victims``."""
-        sound = self._sound_voters(victims)
         for process in self.cluster.live():
             site = process.engine.site
             if site.outside:
                 if site.state.value == "founding" or site.chain == 0:
                     continue
                 return False
+            if site.chain == self.lost_chain:
+                return False  # until the survivors have found their way out
             view = site.view
+            sound = self._sound_voters(site.chain, victims)
             for electorate in (view.electorate, view.joint_electorate):
                 if electorate and count_in(electorate, sound) < majority_of(electorate):
                     return False
         return True
 
-    def _sound_voters(self, victims: list[str]) -> tuple[SiteId, ...]:
-        """Voters that live and are not so far behind that the order they need is collected."""
-        live = self.cluster.live()
-        inside = [p for p in live if not p.engine.site.outside]
+    def _sound_voters(self, chain: int, victims: list[str]) -> tuple[SiteId, ...]:
+        """Voters of a chain that live and are not so far behind that the order they need is collected."""
+        inside = [p for p in self.cluster.live() if p.engine.site.chain == chain]
         collected = max((p.engine.site.queue.base for p in inside), default=0)
         return tuple(
             p.member.site
-            for p in live
+            for p in inside
             if p.address not in victims
             and p.member.site not in self.condemned
-            and (p.engine.site.outside or p.engine.site.queue.frontier >= collected)
+            and p.engine.site.queue.frontier >= collected
         )
 
     def _victim(self) -> Process | None:
@@ -232,6 +236,27 @@ class Injector(Checker):
             return False
         self.cluster.crash(victim.address)
         self._later(100, 4000, lambda: self._restart(victim.address))
+        return True
+
+    def _lose_majority(self) -> bool:
+        """Where the group may go on in a new chain (R9): all but its minimum size die at once."""
+        least = self.cluster.config.minimum_size
+        live = self.cluster.live()
+        chains = {p.engine.site.chain for p in live if not p.engine.site.outside}
+        view = self.cluster.newest_view()
+        if not least or len(chains) != 1 or view is None or self.lost_chain in chains:
+            return False
+        voters = [p for p in live if p.member.site in view.electorate and not p.engine.site.outside]
+        sound = self._sound_voters(voters[0].engine.site.chain, []) if voters else ()
+        able = [p for p in voters if p.member.site in sound and p.engine.site.epoch == view.id.epoch]
+        if any(p.paused for p in live) or len(able) <= least or len(voters) < majority_of(view.electorate):
+            return False
+        spared = self.rng.sample(able, least)
+        self.lost_chain = voters[0].engine.site.chain
+        for process in voters:
+            if process not in spared:
+                self.cluster.crash(process.address)
+                self._later(100, 4000, partial(self._restart, process.address))
         return True
 
     def _restart(self, address: str) -> None:

@@ -82,6 +82,8 @@ NOTABLE: Final[dict[type, Topic]] = {
     p.RecoveryNewList: Topic.RECOVERY,
     p.RecoveryAckNewList: Topic.RECOVERY,
     p.RecoveryAbort: Topic.RECOVERY,
+    p.Orphan: Topic.RECOVERY,
+    p.ChainAlive: Topic.RECOVERY,
 }
 
 
@@ -234,7 +236,7 @@ class Narrator(Checker):
         match packet:
             case p.Ack(_, order):
                 return self._order(order)
-            case p.NewList(_, order):
+            case p.NewList(_, order, _):
                 return f"{'announces' if order.is_install else 'orders'} {self._order(order)}"
             case p.Data(_, batch):
                 span = _span(batch.first_seq, len(batch.messages)) if batch.first_seq else "unnumbered"
@@ -265,6 +267,11 @@ class Narrator(Checker):
 
     def _recovery(self, packet: p.Packet) -> str:
         match packet:
+            case p.Orphan(_, forced):
+                why = "by an operator's order" if forced else "and would go on without"
+                return f"has lost the majority, {why}"
+            case p.ChainAlive(head, _, descent):
+                return f"says that chain {head.chain:x} lives (forked {descent.depth} times)"
             case p.Poll(_, round_, suspects):
                 suspected = self._sites(suspects) if suspects else "nobody, but sees no progress"
                 return f"suspects {suspected}; polls the others (round {round_})"

@@ -38,6 +38,7 @@ class FaultKind(StrEnum):
     TOKEN_SITE = "token site struck"
     INITIATOR = "initiator struck"
     RIVALS = "rival initiators"
+    LOST_MAJORITY = "majority lost"
     LATE_FOUNDER = "late founder"
 
 
@@ -76,7 +77,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def draw_config(self, rng: Random) -> Config:
         """The group's settings: mostly the defaults, sometimes tight bounds that make limits bite."""
         addresses = tuple(f"s{number}" for number in range(1, self.sites + 1))
-        tight = self.faults is FaultMix.SWARM and rng.random() < 0.3
+        swarm = self.faults is FaultMix.SWARM
+        tight = swarm and rng.random() < 0.3
+        forks = swarm and self.sites > 2 and rng.random() < 0.15
         return Config(
             group="simulated",
             founders=addresses,
@@ -87,9 +90,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             retain_slots=100_000,
             block_messages=40 if tight else 65_536,
             retransmit_burst=16 if tight else 64,
-            remove_ms=4000 if self.faults is FaultMix.SWARM and rng.random() < 0.3 else 0,
+            remove_ms=4000 if swarm and rng.random() < 0.3 else 0,
             # Little patience makes initiators compete.
-            recovery_ms=rng.choice((150, 150, 30, 10)) if self.faults is FaultMix.SWARM else 150,
+            recovery_ms=rng.choice((150, 150, 30, 10)) if swarm else 150,
+            # Some groups go on without a majority (R9).
+            minimum_size=rng.randrange(1, self.sites // 2 + 1) if forks else 0,
+            minority_ms=600 if forks else 1500,
+            orphan_ms=1000 if forks else 10_000,
         )
 
     def draw_kinds(self, rng: Random) -> tuple[FaultKind, ...]:

@@ -12,7 +12,7 @@ from ordering.effects import (
     InstallView,
     LevelReached,
 )
-from ordering.packets import Head, Order, Run
+from ordering.packets import Descent, Head, Order, Run
 from ordering.qos import (
     MAJORITY,
     Level,
@@ -70,7 +70,7 @@ def stub(number: int) -> Any:
     """A process with as much of an engine as checkers look at."""
     queue = SimpleNamespace(frontier=0, base=0, blocks={}, tail=None, views=[(1, view())], sources={})
     site = SimpleNamespace(
-        me=SiteId(number), chain=CHAIN, epoch=1, fenced=False, outside=False,
+        me=SiteId(number), chain=CHAIN, descent=Descent(CHAIN, 0), epoch=1, fenced=False, outside=False,
         config=CONFIG, view=view(), queue=queue, holds_token=lambda: False,
     )  # fmt: skip
     engine = SimpleNamespace(

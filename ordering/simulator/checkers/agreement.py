@@ -22,7 +22,7 @@ class FinalSets(OrderChecker):
 
     def __init__(self, history: History | None = None) -> None:
         super().__init__(history)
-        self.final: dict[SiteId, dict[Slot, int]] = {}  # with the time at which it became so
+        self.final: dict[SiteId, dict[Slot, tuple[int, int]]] = {}  # with the time and the chain
 
     def on_final(self, process: "Process", log: Log, delivery: Delivery, now: int) -> None:
         if delivery.qos.level >= Level.TOTALLY_ORDERED:
@@ -30,13 +30,13 @@ class FinalSets(OrderChecker):
             slots = self.final.get(site)
             if slots is None:
                 slots = self.final[site] = {}
-            slots[delivery.first_ts, delivery.source, delivery.first_seq] = now
+            slots[delivery.first_ts, delivery.source, delivery.first_seq] = (now, log.chain)
 
     def on_healed(self, cluster: "Cluster", now: int) -> None:
         self.healed_at = now
 
     def check_survivors(self, cluster: "Cluster", sites: list[SiteId], now: int) -> None:
-        """Every survivor must have what is final at any of ``sites``, from its own first view on.
+        """Every survivor must have what is final in its chain at any of ``sites``, from its first view on.
 
         Without a time to heal a survivor may lag: then only up to its own last final slot. With it,
         only what became final too short a while ago is let off.
@@ -44,10 +44,8 @@ class FinalSets(OrderChecker):
         recent = now - cluster.config.detection_ms * MS
         wanted: dict[int, dict[Slot, tuple[int, SiteId]]] = {}
         for site in sites:
-            log = self.history.logs.get(site)
-            for slot, since in self.final.get(site, {}).items():
-                assert log is not None
-                found = wanted.setdefault(log.chain, {})
+            for slot, (since, chain) in self.final.get(site, {}).items():
+                found = wanted.setdefault(chain, {})
                 if slot not in found or since < found[slot][0]:
                     found[slot] = (since, site)
         for process in survivors(cluster):

@@ -28,10 +28,21 @@ TELLS_OF_ORDER: Final = frozenset({Deliver, LevelReached, Retract, InstallView})
 class Log:
     """What one process was told."""
 
-    __slots__ = ("chain", "claimed", "first_view", "last_final", "last_ts", "majority", "view", "waiting")
+    __slots__ = (
+        "chain",
+        "claimed",
+        "first_view",
+        "home",
+        "last_final",
+        "last_ts",
+        "majority",
+        "view",
+        "waiting",
+    )
 
     def __init__(self) -> None:
-        self.chain = 0
+        self.chain = 0  # the one it is in
+        self.home = 0  # the one whose views it was told: behind, while it takes over a history
         self.first_view: InstallView | None = None
         self.view: InstallView | None = None
         self.majority = 0  # the last LevelReached
@@ -81,6 +92,8 @@ class History:
         if log is None:
             log = self.logs[process.member.site] = Log()
         step = Step(log)
+        if log.view is not None:
+            log.chain = process.engine.site.chain  # a fork makes final what was not so in its chain
         match effect:
             case Deliver():
                 self._deliver(step, effect)
@@ -144,9 +157,10 @@ class History:
             step.problems.append(f"the view at slot {install.ts} was installed after slot {log.last_ts}")
         if log.first_view is None:
             log.first_view = install
-            log.chain = install.chain
-        elif install.chain != log.chain:
-            step.problems.append(f"moved from chain {log.chain:x} to chain {install.chain:x}")
+            log.home = install.chain
+        if not install.view.id.revision:
+            log.home = install.chain
+        log.chain = install.chain
         log.view = install
         log.claimed = max(log.claimed, install.ts)
         self._settle(step)

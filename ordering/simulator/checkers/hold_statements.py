@@ -24,13 +24,14 @@ class HoldStatements(Checker):
 
     def __init__(self) -> None:
         super().__init__()
-        self._fenced: dict[SiteId, int] = {}  # highest epoch in which the process was fenced
+        # Highest epoch of a chain in which the process was fenced.
+        self._fenced: dict[tuple[SiteId, int], int] = {}
         self._ordered: dict[SiteId, tuple[int, int]] = {}  # epoch and slot of its last own order
 
     def on_settled(self, process: "Process", now: int) -> None:
         site = process.engine.site
         if site.fenced and not site.outside:
-            self._fenced[site.me] = site.epoch
+            self._fenced[site.me, site.chain] = site.epoch
 
     def on_effect(self, process: "Process", effect: Effect, now: int) -> None:
         if type(effect) is Multicast or type(effect) is Unicast:
@@ -38,11 +39,11 @@ class HoldStatements(Checker):
             if packet.head.held or packet.head.received:
                 self._check_statement(process, packet.head, now)
             if type(packet) is Ack or type(packet) is NewList:
-                self._check_order(process, packet.order, now)
+                self._check_order(process, packet.head.chain, packet.order, now)
         elif type(effect) is Deliver:
             site = process.engine.site
             ordered = any(delivery.qos.rides_the_ring for delivery in effect.deliveries)
-            if ordered and site.fenced and self._fenced.get(site.me) == site.epoch:
+            if ordered and site.fenced and self._fenced.get((site.me, site.chain)) == site.epoch:
                 self.fail(now, f"site {site.me} delivered in epoch {site.epoch} after its promise: {effect}")
 
     def _check_statement(self, process: "Process", head: Head, now: int) -> None:
@@ -51,17 +52,17 @@ class HoldStatements(Checker):
         # A packet of the epoch that just ended may state slots which its end has erased.
         if held > site.queue.frontier and head.epoch == site.epoch:
             self.fail(now, f"site {site.me} states {held} and holds {site.queue.frontier}")
-        fenced = self._fenced.get(site.me)
+        fenced = self._fenced.get((site.me, head.chain))
         if fenced is not None and head.epoch <= fenced:
             self.fail(now, f"site {site.me} stated {held} in epoch {head.epoch} after its promise")
 
-    def _check_order(self, process: "Process", order: Order, now: int) -> None:
+    def _check_order(self, process: "Process", chain: int, order: Order, now: int) -> None:
         site = process.engine.site
         if order.orderer != site.me:
             return
         this = (order.epoch, order.ts)
         if this > self._ordered.get(site.me, (0, 0)):
-            fenced = self._fenced.get(site.me)
+            fenced = self._fenced.get((site.me, chain))
             if fenced is not None and order.epoch <= fenced:
                 self.fail(
                     now, f"site {site.me} ordered slot {order.ts} of epoch {order.epoch} after its promise"

@@ -34,10 +34,14 @@ class Resilience(FinalSets):
     def __init__(self, history: History | None = None) -> None:
         super().__init__(history)
         self._processes: dict[SiteId, Process] = {}
+        self._accepted: dict[tuple[SiteId, int], Order] = {}  # also by a site that has left the chain
 
     def on_settled(self, process: "Process", now: int) -> None:
         if process.member.site not in self._processes:
             self._processes[process.member.site] = process
+        accepted = process.engine.recovery.accepted
+        if accepted is not None:
+            self._accepted[process.member.site, process.engine.site.chain] = accepted
 
     # -- claim 1 -----------------------------------------------------------------------------------
 
@@ -49,12 +53,15 @@ class Resilience(FinalSets):
             for delivery in effect.deliveries:
                 if delivery.first_ts and delivery.reached >= Level.K_RESILIENT:
                     strongest[delivery.reached, delivery.qos.k] = delivery
+            if step.log.home not in (0, process.engine.site.chain):
+                return  # what a fork takes over from its chain stands on the fork's voters
             for delivery in strongest.values():
                 self._check_delivery(process, delivery, now)
         elif type(effect) is LevelReached:
             view = process.view
             # While the application is behind, the view of the slot is not the one it knows.
-            if view is not None and view.id == process.engine.site.view.id:
+            own = process.engine.site
+            if view is not None and view.id == own.view.id and step.log.home in (0, own.chain):
                 self._check_majority(process, view, effect.majority, now)
 
     def _check_delivery(self, process: "Process", delivery: Delivery, now: int) -> None:
@@ -107,11 +114,16 @@ class Resilience(FinalSets):
     def _holders(self, process: "Process", sites: tuple[SiteId, ...], ts: int) -> list[bool]:
         """For each of ``sites`` whether it holds everything up to ``ts`` as ``process`` has it."""
         processes = self._processes
+        chain = process.engine.site.chain
         order = _block_of(process.engine.site.queue, ts)
+        installs = order is not None and order.is_install
         held = []
         for site in sites:
             other = process if site == process.member.site else processes.get(site)
-            held.append(other is not None and _holds(other, order, ts))
+            if installs and self._accepted.get((site, chain)) == order:
+                held.append(True)
+            else:
+                held.append(other is not None and _holds(other, order, ts))
         return held
 
     # -- claim 2 -----------------------------------------------------------------------------------

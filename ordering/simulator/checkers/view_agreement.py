@@ -17,11 +17,11 @@ class ViewAgreement(Checker):
     """There is one group, and at every moment of its history one membership (R1, R3, R5, R9).
 
     1. Of one chain, the view at a slot is the same at all processes, and view ids grow with slots.
-    2. At most one chain is ever born, that is, installs an epoch from 1 on, and only in it is
-       anything delivered at MAJORITY.
+    2. At most one chain is ever born, that is, installs an epoch from 1 on, and only in it and its
+       forks is anything delivered at MAJORITY. A process moves only to a fork of its chain.
     3. Ring and electorate are members; the ring is never empty.
     4. From one view to the next at most one voter comes and at most one goes; the views that open
-       an epoch, which failures bring about, change no voter at all.
+       an epoch, which failures bring about, change no voter at all. A fork keeps some voters.
     """
 
     name = "view_agreement"
@@ -32,16 +32,21 @@ class ViewAgreement(Checker):
         self._ids: dict[int, list[tuple[int, ViewId]]] = {}
         self._current: dict[SiteId, View] = {}
         self._born: int | None = None
+        self._home: dict[SiteId, int] = {}  # the chain of the epoch a process is in
 
     def on_effect(self, process: "Process", effect: Effect, now: int) -> None:
         if type(effect) is InstallView:
             self._check_same(process, effect, now)
             self._check_chain(process, effect, now)
             self._check_shape(effect.view, now)
-            before = self._current.get(process.member.site)
+            site = process.member.site
+            before = self._current.get(site)
+            home = self._home.setdefault(site, effect.chain)
             if before is not None:
-                self._check_electorate(before, effect.view, now)
-            self._current[process.member.site] = effect.view
+                self._check_electorate(before, effect.view, now, forked=home != effect.chain)
+            self._current[site] = effect.view
+            if not effect.view.id.revision:
+                self._home[site] = effect.chain
         elif type(effect) is Deliver and process.member.site not in self._current:
             for delivery in effect.deliveries:
                 if delivery.reached >= Level.MAJORITY:
@@ -72,13 +77,14 @@ class ViewAgreement(Checker):
     def _check_chain(self, process: "Process", install: InstallView, now: int) -> None:
         if install.view.id.epoch < 1:
             return
+        descent = process.engine.site.descent
         if self._born is None:
-            self._born = install.chain
-        elif self._born != install.chain:
+            self._born = descent.root
+        if self._born != descent.root or (descent.depth == 0 and install.chain != self._born):
             self.fail(
                 now,
-                f"site {process.member.site} installed view {install.view.id} of chain {install.chain:x}"
-                f" although chain {self._born:x} lives",
+                f"site {process.member.site} installed view {install.view.id} of chain {install.chain:x},"
+                f" {descent.depth} forks from {descent.root:x}, although chain {self._born:x} was born",
             )
 
     def _check_shape(self, view: View, now: int) -> None:
@@ -90,11 +96,11 @@ class ViewAgreement(Checker):
         if not view.ring:
             self.fail(now, f"view {view.id} has an empty ring")
 
-    def _check_electorate(self, before: View, after: View, now: int) -> None:
+    def _check_electorate(self, before: View, after: View, now: int, *, forked: bool) -> None:
         came = set(after.electorate) - set(before.electorate)
         went = set(before.electorate) - set(after.electorate)
         most = 1 if after.id.revision else 0
-        if len(came) > most or len(went) > most:
+        if len(came) > most or (len(went) > most and not forked):
             self.fail(
                 now,
                 f"from view {before.id} to {after.id} voters {sorted(came)} came and {sorted(went)} went,"
