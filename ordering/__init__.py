@@ -85,6 +85,10 @@ founders ask only each other.
 ``InvariantViolation`` means that the site is wrong about its own state: the host stops the process. Nothing
 else is raised; a packet that makes no sense is counted in ``engine.site.counters``.
 
+**Several groups.** In a process that is in several groups ``Groups`` holds the engines and stands where the
+engine stands above: it splits a drain by group, keeps one timer for all, says whose effects are whose, and
+stops a group that breaks without the others. ``ordering/groups.py`` shows the host's loop.
+
 A host must not: apply above ``LevelReached.majority``; answer as a replica after ``EndMembership``; reorder
 or drop effects other than packets; reuse a boot; keep an engine over a fork or a restored snapshot of its
 memory; reach into an engine to change it.
@@ -108,7 +112,7 @@ from ordering.effects import (
     Unicast,
 )
 from ordering.engine import Engine
-from ordering.errors import InvariantViolation, MembershipError, OrderingError, SubmitError
+from ordering.errors import GroupError, InvariantViolation, MembershipError, OrderingError, SubmitError
 from ordering.events import (
     ChangeRequested,
     Event,
@@ -119,6 +123,7 @@ from ordering.events import (
     SubmitRequested,
     TimerFired,
 )
+from ordering.groups import Groups, InGroup, Outcome
 from ordering.packets import ChangeKind, Packet
 from ordering.qos import (
     MAJORITY,
@@ -153,6 +158,9 @@ __all__ = [
     "Engine",
     "Event",
     "ForkRequested",
+    "GroupError",
+    "Groups",
+    "InGroup",
     "InstallView",
     "InvariantViolation",
     "Level",
@@ -161,6 +169,7 @@ __all__ = [
     "MembershipError",
     "Multicast",
     "OrderingError",
+    "Outcome",
     "Packet",
     "PacketsReceived",
     "Qos",

@@ -180,6 +180,15 @@ class Engine:
 
     def _start(self, *, founder: bool) -> None:
         site = self.site
+        if site.state is not State.IDLE:
+            raise MembershipError(
+                f"started: this site is {site.state.value} already; to begin anew, make a new engine"
+            )
+        if founder and site.member.address not in site.config.founders:
+            raise MembershipError(
+                f"founder: {site.member.address!r} is not among the founders"
+                f" ({', '.join(site.config.founders)}); add it there, or start with founder=False to join"
+            )
         if founder:
             site.state = State.FOUNDING
             self.birth.fire()
@@ -218,6 +227,11 @@ class Engine:
 
     def _on_state(self, ts: int) -> None:
         """R7: promotion needs the state at, or after, the slot this site began with."""
+        if self.site.outside:
+            raise MembershipError(
+                f"state: this site is {self.site.state.value} and has asked for none; transfer the state"
+                " that its RequestState asks for"
+            )
         if ts < self.site.queue.started_at:
             raise MembershipError(
                 f"ts: the state at {ts} is older than slot {self.site.queue.started_at}, where this learner"

@@ -10,6 +10,7 @@
     │   ├── NoPrimary           this site cannot reach a majority
     │   └── Overloaded          the send window is full
     ├── MembershipError         a membership change that cannot be asked for
+    ├── GroupError              a group that cannot be opened here, or is not open
     ├── DecodeError             a datagram that is not one of ours (drivers count it and drop it)
     └── InvariantViolation      the engine found itself in an impossible state: stop the replica
 
@@ -55,6 +56,10 @@ class Overloaded(SubmitError):
 
 class MembershipError(OrderingError):
     """A membership change that makes no sense at this site."""
+
+
+class GroupError(OrderingError):
+    """A group cannot be opened beside the others, or is not open; the message names the way out."""
 
 
 class DecodeError(OrderingError):

@@ -72,7 +72,7 @@ class Fork:
         self._company_since = 0
         self._askers: dict[str, None] = {}  # addresses that are to hear that our chain lives
         self._round = ROLL_CALL
-        self._called_at = 0
+        self._asked: dict[str, int] = {}  # when each asked last: not again at once
         self._present: dict[SiteId, None] = {}
 
     @property
@@ -230,27 +230,30 @@ class Fork:
         head = packet.head
         asks = head.epoch > 0 and isinstance(packet, RecoveryStart | Orphan)
         if asks or self.site.descent.depth:
-            self._call_roll(self.site.addresses.get(head.sender, ""))
+            address = self.site.addresses.get(head.sender)
+            self._call_roll((address,) if address else ())
 
     def _seek(self) -> None:
         """A forked chain looks for others of its kin where the group was configured to be."""
         site = self.site
         if site.descent.depth:
             ours = {member.address for member in site.view.members}
-            for address in (*site.config.founders, *site.config.contacts):
-                if address not in ours:
-                    self._call_roll(address)
+            elsewhere = (*site.config.founders, *site.config.contacts)
+            self._call_roll(tuple(a for a in elsewhere if a not in ours))
 
-    def _call_roll(self, asker: str) -> None:
-        """Who is here? Once a quorum has answered, ``asker`` is told that our chain lives."""
+    def _call_roll(self, askers: tuple[str, ...]) -> None:
+        """Who is here? Once a quorum has answered, ``askers`` are told that our chain lives."""
         site = self.site
-        if not asker or site.fenced or len(self._askers) >= ASKERS_MAX or not self._has_majority():
+        recently = site.now - site.config.request_ms * MS
+        askers = tuple(a for a in askers if self._asked.get(a, recently) <= recently)
+        if not askers or site.fenced or not self._has_majority():
             return
-        if asker in self._askers and site.now - self._called_at < site.config.request_ms * MS:
-            return
-        self._askers[asker] = None
+        if len(self._asked) > ASKERS_MAX:
+            self._asked.clear()
+            self._askers.clear()
+        self._asked.update(dict.fromkeys(askers, site.now))
+        self._askers.update(dict.fromkeys(askers))
         self._round += 1
-        self._called_at = site.now
         self._present = {site.me: None}
         site.multicast(Poll(site.head(), self._round, ()))
         self._count()
@@ -278,7 +281,7 @@ class Fork:
             return site.queue.fork is None or site.now - self._entered_at >= patience
         if self._has_majority():
             self._unwell_since = None
-            self._call_roll(claim.address)
+            self._call_roll((claim.address,))
             return False
         if self._unwell_since is None:
             self._unwell_since = site.now

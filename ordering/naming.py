@@ -2,6 +2,7 @@
 
 A name is hashed to a multicast address and a port, so that processes which share only the name
 find each other. Collisions are harmless: every packet carries the group's 64-bit id and its chain.
+(Two names with the same id cannot be told apart by it: one process refuses to open both, see ``groups``.)
 The port's high bit is set, away from the statically assigned ones. RMP leaves the hash open; ours
 is SHA-256, and the address lies in 239.0.0.0/8 (administratively scoped: it does not leave the
 organisation), whose 24 free bits are what RMP's mapping uses.

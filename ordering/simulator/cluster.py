@@ -66,7 +66,7 @@ class Cluster:
         member = Member(SiteId(self._next_site), self.rng.getrandbits(127) + 1, address)
         process = Process(self.config, member, Random(self.rng.getrandbits(64)))
         self.processes[address] = process
-        self.handle(process, Started(founder))
+        self.handle(process, Started(founder and address in self.config.founders))
         return process
 
     def crash(self, address: str) -> None:

@@ -315,7 +315,7 @@ REDUCED: Final[dict[tuple[str, str], Callable[[Any], Any]]] = {
     ("Fork", "_well_at"): _nothing,
     ("Fork", "_unwell_since"): _whether,
     ("Fork", "_company_since"): _nothing,
-    ("Fork", "_called_at"): _nothing,
+    ("Fork", "_asked"): _nothing,
     ("Fork", "_orphans"): sorted,
     ("Fork", "_later"): _nothing,  # when forks are off
     ("Recovery", "_attempts"): _nothing,

@@ -89,6 +89,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "return True",
     ),
     Mutant(
+        "a fork leaves one of its own behind",
+        "4: a loosened quorum takes back what was told (R9)",
+        "ordering.recovery:Recovery._may_be_born",
+        "settled = self.site.epoch > 0 and self.site.queue.fork is None",
+        "settled = self.site.epoch > 0",
+    ),
+    Mutant(
+        "a chain lives from hearsay",
+        "4: two chains yield to each other (R9)",
+        "ordering.fork:Fork._count",
+        "if site.fenced or not site.view.is_quorum(self._present, joint=site.stability.joint(site.view)):",
+        "if site.fenced:",
+    ),
+    Mutant(
         "majority of the ring",
         "4: majorities of a shrinking view fork (R1)",
         "ordering.views:View.is_quorum",

@@ -25,6 +25,7 @@ from ordering.effects import (
     Retract,
     Unicast,
 )
+from ordering.fork import ROLL_CALL
 from ordering.qos import Level, Qos
 from ordering.simulator.checkers.base import Checker
 from ordering.views import NO_SITE, Member, SiteId, View
@@ -272,6 +273,10 @@ class Narrator(Checker):
                 return f"has lost the majority, {why}"
             case p.ChainAlive(head, _, descent):
                 return f"says that chain {head.chain:x} lives (forked {descent.depth} times)"
+            case p.Poll(_, round_, _) if round_ > ROLL_CALL:
+                return "calls the roll"
+            case p.PollReply(_, round_, _) if round_ > ROLL_CALL:
+                return "answers the roll call"
             case p.Poll(_, round_, suspects):
                 suspected = self._sites(suspects) if suspects else "nobody, but sees no progress"
                 return f"suspects {suspected}; polls the others (round {round_})"

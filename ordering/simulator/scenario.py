@@ -32,6 +32,7 @@ cut s1 s2, isolate s1, mend                 one way; both ways with all; everyth
 drop s1 s2 Ack [count=1]                    lose the next packets of a type on a link; ``*`` is any
 duplicate s1 s2 Ack [count=1]               send them twice
 leave s3, remove s3 [at=s1]                 ordered membership changes
+fork s3                                     an operator gives up the majority (R9)
 show views | states | digests | log         what every live site has
 show sent                                   how many packets of each type were sent since the last time
 trace [+|-]TOPIC …                          which of the narrator's topics, ``nack`` and ``network``, are told
@@ -51,7 +52,7 @@ import msgspec
 from ordering.config import MS, Config
 from ordering.effects import Deliver, Effect, EndMembership, InstallView, Retract
 from ordering.errors import OrderingError, SubmitError
-from ordering.events import ChangeRequested
+from ordering.events import ChangeRequested, ForkRequested
 from ordering.packets import ChangeKind, Packet
 from ordering.qos import MAJORITY, Qos, parse_qos
 from ordering.simulator.checkers import make_checkers
@@ -264,6 +265,9 @@ class Stage:
     def remove(self, address: str, at: str) -> None:
         self.change(at, ChangeRequested(ChangeKind.REMOVE, self.process(address).member.site))
 
+    def force(self, address: str) -> None:
+        self.cluster.handle(self.process(address), ForkRequested())
+
     # -- the network -----------------------------------------------------------------------------------
 
     def links(self, source: str, to: str) -> list[tuple[str, str]]:
@@ -428,6 +432,7 @@ class Script:
             "isolate": lambda words, _: self._each(words, self.stage.isolate),
             "leave": lambda words, _: self._each(words, self.stage.leave),
             "remove": self._remove,
+            "fork": lambda words, _: self._each(words, self.stage.force),
             "cut": lambda words, _: self.stage.cut(*_exactly(2, words)),
             "mend": lambda words, _: self.stage.network.mend_all(),
             "drop": self._drop,

@@ -1,0 +1,120 @@
+"""Forks: who may leave a chain, who must not, and how one chain remains (R9)."""
+
+from random import Random
+
+import pytest
+
+from ordering.config import MS
+from ordering.effects import Ending, EndMembership
+from ordering.engine import Engine
+from ordering.errors import MembershipError
+from ordering.events import ForkRequested, PacketsReceived, Started, StateTransferred
+from ordering.packets import ChainAlive, Descent, Head
+from ordering.simulator.process import Process
+from ordering.simulator.scenario import Stage
+from ordering.views import Member, SiteId
+
+SECOND = 1000 * MS
+
+
+def chains(stage: Stage) -> set[int]:
+    return {process.engine.site.chain for process in stage.cluster.live()}
+
+
+def claim(stage: Stage, process: Process, chain: int, depth: int, root: int | None = None) -> list[object]:
+    """Let ``process`` hear that another chain lives."""
+    site = process.engine.site
+    head = Head(site.group, chain, SiteId(99), 99, 1, 0, 0, 0, 0)
+    descent = Descent(site.descent.root if root is None else root, depth)
+    packet = ChainAlive(head, "elsewhere", descent)
+    now = process.local_time(stage.cluster.clock.now)
+    return [e for e in process.engine.handle(PacketsReceived((packet,)), now) if isinstance(e, EndMembership)]
+
+
+def test_when_a_majority_is_in_reach_then_a_fork_is_refused() -> None:
+    stage = Stage.born(3)
+    with pytest.raises(MembershipError, match="would split a living group"):
+        stage.force("s1")
+    assert len(chains(stage)) == 1
+    stage.finish()
+
+
+def test_when_a_site_is_no_member_then_it_cannot_fork() -> None:
+    stage = Stage(Stage.born(3).cluster.config)
+    process = stage.cluster.start("s1", founder=True)
+    with pytest.raises(MembershipError, match="founding"):
+        process.engine.handle(ForkRequested(), 1)
+
+
+@pytest.mark.parametrize(("minimum_size", "goes_on"), [(0, False), (2, False), (1, True)])
+def test_when_fewer_than_the_minimum_are_left_then_they_wait(minimum_size: int, goes_on: bool) -> None:
+    stage = Stage.born(3, minimum_size=minimum_size, orphan_ms=2000)
+    before = chains(stage)
+    stage.cluster.crash("s2")
+    stage.cluster.crash("s3")
+    stage.run(10 * SECOND)
+    assert (chains(stage) != before) is goes_on
+    assert stage.process("s1").engine.site.view.electorate == (
+        (stage.process("s1").member.site,) if goes_on else (1, 2, 3)
+    )
+
+
+def test_when_a_member_of_the_fork_dies_in_it_then_the_rest_fork_again() -> None:
+    stage = Stage.born(7, minimum_size=2, orphan_ms=2000)
+    for address in ("s1", "s2", "s3", "s4"):
+        stage.cluster.crash(address)
+    stage.until(lambda: stage.process("s5").engine.recovery.initiating, "s5 leads")
+    stage.cluster.crash("s7")  # s5 has asked for its promise; it will never come
+    stage.run(10 * SECOND)
+    living = [stage.process(address).engine.site for address in ("s5", "s6")]
+    assert [site.view.electorate for site in living] == [(5, 6), (5, 6)]
+    assert {site.descent.depth for site in living} == {2}
+    stage.finish()
+
+
+def test_when_an_elder_chain_lives_then_a_fork_yields() -> None:
+    stage = Stage.born(3, minimum_size=1, orphan_ms=2000)
+    stage.cluster.crash("s2")
+    stage.cluster.crash("s3")
+    stage.run(5 * SECOND)
+    process = stage.process("s1")
+    root = process.engine.site.descent.root
+    assert process.engine.site.descent.depth == 1
+    assert claim(stage, process, chain=5, depth=2) == []  # younger, and we are well
+    assert claim(stage, process, chain=root, depth=0, root=root + 1) == []  # no kin
+    assert claim(stage, process, chain=root, depth=0) == [EndMembership(Ending.SUPERSEDED)]
+
+
+def test_when_a_younger_chain_lives_then_only_who_has_long_lost_the_majority_yields() -> None:
+    stage = Stage.born(3)
+    process = stage.process("s1")
+    assert claim(stage, process, chain=5, depth=1) == []
+    stage.isolate("s1")
+    stage.run(3 * SECOND)
+    assert claim(stage, process, chain=5, depth=1) == []  # the first word of it
+    stage.run(stage.cluster.config.orphan_ms * MS)
+    assert claim(stage, process, chain=5, depth=1) == [EndMembership(Ending.SUPERSEDED)]
+
+
+def engine_at(address: str) -> Engine:
+    return Engine(Stage.born(3).cluster.config, Member(SiteId(9), 9, address), Random(0))
+
+
+def test_when_a_site_is_started_twice_then_the_second_time_is_refused() -> None:
+    engine = engine_at("s1")
+    engine.handle(Started(founder=True), 1)
+    with pytest.raises(MembershipError, match="make a new engine"):
+        engine.handle(Started(founder=True), 2)
+
+
+def test_when_a_founder_is_not_configured_as_one_then_it_is_refused() -> None:
+    with pytest.raises(MembershipError, match="founder=False to join"):
+        engine_at("s9").handle(Started(founder=True), 1)
+
+
+def test_when_a_state_comes_before_it_is_asked_for_then_it_is_refused() -> None:
+    engine = engine_at("s9")
+    engine.handle(Started(founder=False), 1)
+    with pytest.raises(MembershipError, match="RequestState"):
+        engine.handle(StateTransferred(7), 2)
+    assert not engine.membership.promotable
