@@ -36,8 +36,8 @@ host brings what happened and does what is asked::
                     log.forget_above(after)                # never reaches what was applied
                 case InstallView(ts, chain, view):
                     enter(view)
-                case RequestState(ts, donors):
-                    fetch_state_in_background(ts, donors)  # then StateTransferred(ts)
+                case RequestState(ts, chain, donors):
+                    fetch_state_in_background(ts, chain, donors)  # then StateTransferred(ts)
                 case Accepted() | Abandoned():
                     tell_the_application(effect)
                 case EndMembership(ending):
@@ -67,11 +67,12 @@ time of the latest ``SetTimer`` or later. Coming late costs time, never safety; 
 - ``Accepted`` answers a ``SubmitRequested`` and numbers its messages; unordered ones have numbers of their
   own. If the membership ends before a majority is known to hold them (UNORDERED: before all have confirmed
   them), ``Abandoned`` comes before ``EndMembership`` and names them: their outcome is unknown.
-- ``RequestState`` asks for the application state of a donor that has applied slot ``ts`` at majority level.
+- ``RequestState`` asks for the application state of a donor, in the same chain, that has applied slot ``ts``
+  at majority level: for a learner, or for a member that was away for longer than the others' logs reach.
   The host fetches it by its own means while the engine goes on delivering, skips what the state contains, and
-  says ``StateTransferred`` when the state is in place and verified. A state older than the learner's seat is
-  refused (``MembershipError``). From then on the site may become a voter: to say so without the state breaks
-  every guarantee of the group.
+  says ``StateTransferred`` when the state is in place and verified. A state older than ``ts`` is refused
+  (``MembershipError``); one older than what the application has applied meanwhile is not put in place. From
+  then on the site may become a voter: to say so without the state breaks every guarantee of the group.
 - ``EndMembership`` is final. The host stops serving at once; a submission is refused (``NotMember``), other
   events do nothing. To come back it makes a new engine, with a new boot and site, and starts that. After
   ``UNBORN``, a birth that failed, it starts as a founder again.

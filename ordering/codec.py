@@ -234,6 +234,21 @@ class _Ballot(_Twin, frozen=True):
         return p.Ballot(self.round, self.site)
 
 
+class _Position(_Twin, frozen=True):
+    epoch: _Count
+    ts: _Positive
+    view_ts: _Count
+    view: _View
+    vector: _Vector
+
+    def original(self) -> p.Position:
+        view = self.view.original()
+        sites = {member.site for member in view.members}
+        if self.view_ts > self.ts or not view.ring or {site for site, _ in self.vector} != sites:
+            raise DecodeError("body")
+        return p.Position(self.epoch, self.ts, self.view_ts, view, self.vector)
+
+
 class _Descent(_Twin, frozen=True):
     root: _Site
     depth: _Count
@@ -261,7 +276,7 @@ _BODIES: Final[dict[type[p.Packet], Any]] = {
     p.NewList: tuple[_ViewOrder, _Descent],
     p.ListChangeRequest: tuple[_Change, bool],
     p.Probe: tuple[_Sites],
-    p.Collected: tuple[_Count, bool],
+    p.Collected: tuple[_Position],
     p.NotMember: tuple[_View],
     p.Hello: tuple[_Member, p.Standing, _Site, _Boot],
     p.Poll: tuple[_Count, _Sites],
@@ -334,6 +349,9 @@ def _body(packet: p.Packet) -> tuple[object, ...]:
         case p.ListChangeRequest():
             change = (packet.change.kind, _wire_member(packet.change.member))
             return change, packet.forwarded
+        case p.Collected(_, position):
+            view = _wire_view(position.view)
+            return ((position.epoch, position.ts, position.view_ts, view, position.vector),)
         case p.NotMember():
             return (_wire_view(packet.view),)
         case p.Hello():

@@ -10,7 +10,7 @@ which is RMP's rule for mixed levels (the lower level decides).
 from ordering.effects import Deliver, Delivery, InstallView, LevelReached, Retract
 from ordering.errors import InvariantViolation
 from ordering.ordering_queue import Source
-from ordering.packets import Batch, Order
+from ordering.packets import Batch, Order, Position
 from ordering.qos import Level, Qos
 from ordering.site import Site
 from ordering.views import View, ViewId, majority_of
@@ -30,6 +30,20 @@ class DeliveryCursor:
     def start_at(self, ts: int) -> None:
         """A joiner's application hears from its first view on."""
         self.cursor = ts - 1
+
+    def leap(self, position: Position) -> None:
+        """The application has the state of everything up to the position, and the view there."""
+        majority = self.site.stability.majority
+        if self.cursor + self.part > majority:
+            self.site.out.append(Retract(majority))
+        self.cursor = position.ts
+        self.part = 0
+        if self.view is None or self.view.id < position.view.id:
+            self.view = position.view
+            chain = self.site.chain_of(position.ts)
+            self.site.out.append(InstallView(position.view_ts, chain, position.view))
+        self._told = LevelReached(max(position.ts, self._told.majority), self._told.stable)
+        self.site.out.append(self._told)
 
     def run(self) -> None:
         """Deliver all that is due. Called after every event; never while fenced (R4)."""

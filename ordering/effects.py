@@ -96,24 +96,27 @@ class Abandoned(msgspec.Struct, frozen=True):
 
 
 class RequestState(msgspec.Struct, frozen=True):
-    """A learner needs the application state at or after ``ts`` from one of ``donors`` (R7)."""
+    """This site needs the application state at or after ``ts`` from one of ``donors`` (R7): it is a
+    learner, or it was away for longer than the logs of the others reach. Answer: ``StateTransferred``.
+    A later request replaces an earlier one. A host never replaces its state by an older one: by the time
+    a state comes the order may have been faster."""
 
     ts: int
+    chain: int  # donors that have forked off it have another history
     donors: tuple[SiteId, ...]
 
 
 class Ending(IntEnum):
     """Why a site's membership is over. Each but LEFT is a program-controlled crash (R17).
 
-    COLLECTED: the slots it misses are gone everywhere. UNBORN: the birth it took part in cannot come
-    about, or came about without this boot. SUPERSEDED: the group lives in another chain (R9).
+    UNBORN: the birth it took part in cannot come about, or came about without this boot. SUPERSEDED: the
+    group lives in another chain (R9).
     """
 
     LEFT = 1
     REMOVED = 2
-    COLLECTED = 3
-    UNBORN = 4
-    SUPERSEDED = 5
+    UNBORN = 3
+    SUPERSEDED = 4
 
 
 class EndMembership(msgspec.Struct, frozen=True):

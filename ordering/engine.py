@@ -36,6 +36,7 @@ from ordering.site import Site, Timer
 from ordering.state import LEGAL_PACKETS, MOVES, RING, State
 from ordering.submission import Submission
 from ordering.token import Token
+from ordering.transfer import Transfer
 from ordering.views import Member, SiteId, View, ViewId, majority_of
 
 # Who is in no chain yet can ask to be let in, or whether there is a group at all; nothing else.
@@ -56,7 +57,8 @@ class Engine:
         self.detection = Detection(site, self.rtt)
         self.membership = Membership(site, self.detection)
         self.recovery = Recovery(site, self.detection, self.discipline, self.rtt)
-        self.retransmission = Retransmission(site, self.rtt)
+        self.transfer = Transfer(site)
+        self.retransmission = Retransmission(site, self.rtt, self.transfer)
         self.lanes = Lanes(site, self.rtt)
         self.submission = Submission(site, self.detection, self.lanes, self.rtt)
         self.delivery = DeliveryCursor(site)
@@ -73,7 +75,7 @@ class Engine:
             p.NewList: self._on_new_list,
             p.ListChangeRequest: self._on_list_change_request,
             p.Probe: self.token.on_probe,
-            p.Collected: self._on_collected,
+            p.Collected: self.transfer.on_collected,
             p.NotMember: self._on_not_member,
             p.Hello: self._on_hello,
             p.Poll: self.recovery.on_poll,
@@ -237,7 +239,30 @@ class Engine:
                 f"ts: the state at {ts} is older than slot {self.site.queue.started_at}, where this learner"
                 " began; transfer it again from a donor that has delivered that slot"
             )
+        position = self.transfer.take(ts)
+        if position is not None:
+            self._leap(position)
         self.membership.promotable = True
+
+    def _leap(self, position: p.Position) -> None:
+        """Go on from where the others' logs begin; the application has the state of what was before."""
+        site = self.site
+        site.count("leaps")
+        self.delivery.leap(position)
+        site.queue.leap(position)
+        new_epoch = position.epoch > site.epoch
+        if new_epoch:
+            site.epoch = position.epoch
+            self.recovery.enter_epoch()
+            self._leave_epoch()
+            self.detection.enter_epoch()
+        site.stability.leap(position.ts, new_epoch=new_epoch)
+        site.note_addresses()
+        self.lanes.enter_view()
+        self.submission.reclaim()
+        self.recovery.caught_up()
+        if not site.view.has(site.me):
+            self._end(self.membership.ending())
 
     def _end(self, ending: Ending) -> None:
         """R17: stop serving at once."""
@@ -374,7 +399,7 @@ class Engine:
         site.state = State.NOT_TOKEN_SITE
         self.detection.enter_epoch()
         self.fork.start()
-        site.out.append(RequestState(order.ts, view.electorate))
+        site.out.append(RequestState(order.ts, site.chain, view.electorate))
 
     def _names_me(self, view: View | None) -> bool:
         member = view.member(self.site.me) if view is not None else None
@@ -397,11 +422,6 @@ class Engine:
             if order is not None and view.has(joiner.site):
                 self.site.unicast(joiner.site, block_packet(self.site, order))
                 return
-
-    def _on_collected(self, packet: p.Collected) -> None:
-        """Our gap cannot be filled any more: only a new start with a state transfer helps (R17)."""
-        if self.retransmission.is_hopeless(packet):
-            self._end(Ending.COLLECTED)
 
     def _on_not_member(self, packet: p.NotMember) -> None:
         """R17. An older view than ours says nothing: the sender may not know us yet."""
@@ -513,6 +533,9 @@ class Engine:
             return
         if not site.fenced:
             self.delivery.run()
+            if site.stability.majority >= site.queue.departed.get(site.me, site.stability.majority + 1):
+                self._end(self.membership.ending())  # also if a late request has seated it again
+                return
             if self.delivery.view is not None:
                 self.membership.tell_dropped(self.delivery.view)
             self._collect()

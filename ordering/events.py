@@ -51,7 +51,7 @@ class ForkRequested(msgspec.Struct, frozen=True):
 
 
 class StateTransferred(msgspec.Struct, frozen=True):
-    """A learner's application now has the state at ``ts`` and verified it: ask for promotion (R7)."""
+    """The application now has the state at ``ts`` that ``RequestState`` asked for, and verified it (R7)."""
 
     ts: int
 

@@ -209,7 +209,8 @@ class Membership:
         lifetime = 4 * site.config.request_ms * MS
         joint = site.stability.joint(site.view)
         for key, (asked_at, change) in list(self.requests.items()):
-            if site.now - asked_at > lifetime:
+            late = change.kind is ChangeKind.JOIN and change.member.site in site.queue.departed
+            if late or site.now - asked_at > lifetime:
                 del self.requests[key]
                 continue
             if change.kind is ChangeKind.JOIN and self._address_is_alive(change.member):

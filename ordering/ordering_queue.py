@@ -11,9 +11,11 @@ never splits an order. RMP keeps a slot per packet; a block per ACK says the sam
 
 from collections.abc import Iterator
 
-from ordering.packets import Batch, Order, Run
+from ordering.packets import Batch, Order, Position, Run
 from ordering.qos import Level
 from ordering.views import SiteId, View
+
+DEPARTED_MAX = 1024
 
 
 class Source:
@@ -22,6 +24,7 @@ class Source:
     __slots__ = (
         "batches",
         "boot",
+        "collected",
         "contiguous",
         "delivered",
         "early",
@@ -32,6 +35,7 @@ class Source:
 
     def __init__(self, boot: int, seq: int) -> None:
         self.boot = boot
+        self.collected = seq  # last message with a slot that is collected
         self.ordered = seq  # last message with a slot in the complete prefix
         self.contiguous = seq  # last message of the gap-free run received
         self.highest = seq  # last message received, gaps or not
@@ -60,6 +64,7 @@ class OrderingQueue:
         self.tail: Order | None = None
         self.last_real_ts = 0  # end of the last block that orders something
         self.views: list[tuple[int, View]] = []
+        self.departed: dict[SiteId, int] = {}  # members that were, and the slot that removed them
         self.fork: View | None = None  # the electorate of a new chain that is not decided yet (R9)
         self.bytes = 0
 
@@ -146,22 +151,33 @@ class OrderingQueue:
         if not order.is_null:
             self.last_real_ts = order.last_ts
         if order.view is not None:
-            self._enter_view(order.ts, order.view)
+            self._enter_view(order.ts, order.view, order.vector)
 
-    def _enter_view(self, ts: int, view: View) -> None:
+    def _enter_view(self, ts: int, view: View, vector: tuple[tuple[SiteId, int], ...]) -> None:
         """The view's members may send from this slot on; what a removed one left unordered ends."""
+        before = self.views[-1][1] if self.views else view
         self.views.append((ts, view))
         if view.id.revision == 0:
             self.fork = None
+        ordered = dict(vector)
         for member in view.members:
             source = self.sources.get(member.site)
-            if source is None or source.boot != member.boot:
-                self.sources[member.site] = Source(member.boot, 0)
+            if source is None or source.boot != member.boot or not before.has(member.site):
+                self.sources[member.site] = Source(member.boot, ordered.get(member.site, 0))
+        for member in before.members:
+            if not view.has(member.site):
+                self._note_departure(member.site, ts)
         for site, source in self.sources.items():
             if not view.has(site):
                 for first_seq in [seq for seq in source.batches if seq > source.ordered]:
                     self._forget(source, first_seq)
                 source.contiguous = source.highest = source.ordered
+
+    def _note_departure(self, site: SiteId, ts: int) -> None:
+        """A site is a member once: it is remembered, as long as late requests of it may come."""
+        self.departed[site] = ts
+        if len(self.departed) > DEPARTED_MAX:
+            del self.departed[next(iter(self.departed))]
 
     def found(self, view: View) -> None:
         """Epoch 0 of a chain: its founders, and an empty order."""
@@ -180,6 +196,39 @@ class OrderingQueue:
         self.blocks[order.ts] = order
         self._place(order)
 
+    def leap(self, position: Position) -> None:
+        """Go on behind a gap that the application's state has filled; what is known beyond it stays."""
+        boots = {member.site: member.boot for member in position.view.members}
+        for site, seq in position.vector:
+            source = self.sources.get(site)
+            if source is None or source.boot != boots[site]:
+                self.sources[site] = Source(boots[site], seq)
+            else:
+                self._advance_source(source, seq)
+        for ts in [ts for ts, order in self.blocks.items() if not _is_behind(order, position)]:
+            del self.blocks[ts]
+        self.base = self.frontier = self.last_real_ts = position.ts
+        self.tail = None
+        self.known_end = max([self.frontier, *(order.last_ts for order in self.blocks.values())])
+        self.views = []
+        fork = self.fork
+        self._enter_view(position.view_ts, position.view, position.vector)
+        self.fork = fork
+        self._drop_empty_sources()
+
+    def _advance_source(self, source: Source, seq: int) -> None:
+        """Everything up to ``seq`` has a slot that is collected."""
+        for first_seq in [first for first, batch in source.batches.items() if batch.last_seq <= seq]:
+            self._forget(source, first_seq)
+        source.early = {first: last for first, last in source.early.items() if last > seq}
+        source.collected = source.ordered = seq
+        source.highest = max(source.highest, seq)
+        source.contiguous = max(source.contiguous, seq)
+        source.delivered = max(source.delivered, seq)
+        source.skip_early()
+        while (following := source.batches.get(source.contiguous + 1)) is not None:
+            source.contiguous = following.last_seq
+
     def erase_above(self, ts: int) -> None:
         """R3: slots above the sync point never were. Their data becomes unordered again."""
         for start in sorted((start for start in self.blocks if start > ts), reverse=True):
@@ -195,6 +244,7 @@ class OrderingQueue:
         self.known_end = self.frontier
         while self.views and self.views[-1][0] > ts:
             self.views.pop()
+        self.departed = {site: at for site, at in self.departed.items() if at <= ts}
         self.tail = self._block_ending_at(self.frontier)
         self.last_real_ts = min(self.last_real_ts, self.frontier)
 
@@ -267,6 +317,11 @@ class OrderingQueue:
                 found += 1
                 yield batch
 
+    def has_collected(self, run: Run) -> bool:
+        """Whether some of the messages asked for are gone here, with their slots or with their source."""
+        source = self.sources.get(run.source)
+        return self.base > 0 if source is None else run.first_seq <= source.collected
+
     # -- gaps ------------------------------------------------------------------------------------
 
     def missing_slots(self) -> tuple[int, int] | None:
@@ -312,6 +367,7 @@ class OrderingQueue:
                 return
             for run in order.runs:
                 source = self.sources[run.source]
+                source.collected = run.last_seq
                 seq = run.first_seq
                 while seq <= run.last_seq:
                     following = source.batches[seq].last_seq + 1
@@ -319,7 +375,7 @@ class OrderingQueue:
                     seq = following
             del self.blocks[order.ts]
             self.base = order.last_ts
-            while len(self.views) > 1 and self.views[1][0] <= self.base + 1:
+            while len(self.views) > 1 and self.views[1][0] <= self.base:
                 self.views.pop(0)
             self._drop_empty_sources()
 
@@ -332,3 +388,7 @@ class OrderingQueue:
         members = {member.site for _, view in self.views for member in view.members}
         for site in [s for s, source in self.sources.items() if s not in members and not source.batches]:
             del self.sources[site]
+
+
+def _is_behind(order: Order, position: Position) -> bool:
+    return order.ts > position.ts and order.epoch == position.epoch

@@ -179,12 +179,24 @@ class Probe(msgspec.Struct, frozen=True, tag=7, array_like=True):
     owing: tuple[SiteId, ...]
 
 
+class Position(msgspec.Struct, frozen=True, array_like=True):
+    """Where a log begins: everything up to ``ts`` is collected, and was delivered at MAJORITY.
+
+    ``view`` is in force there since ``view_ts``; the vector has each member's last sequence number.
+    """
+
+    epoch: int
+    ts: int
+    view_ts: int
+    view: View
+    vector: tuple[tuple[SiteId, int], ...]
+
+
 class Collected(msgspec.Struct, frozen=True, tag=8, array_like=True):
-    """Answer to a Nack for slots this site no longer has, or (``had`` false) never had."""
+    """Answer to a Nack for slots, or an install, that this site does not have: its log begins later."""
 
     head: Head
-    first_ts: int
-    had: bool
+    position: Position
 
 
 class NotMember(msgspec.Struct, frozen=True, tag=9, array_like=True):

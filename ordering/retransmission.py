@@ -13,7 +13,8 @@ from ordering.config import MS
 from ordering.packets import Ack, Collected, Data, Nack, NewList, Order, Packet
 from ordering.rtt import RoundTrip
 from ordering.site import Site, Timer
-from ordering.views import NO_SITE, SiteId, majority_of
+from ordering.transfer import Transfer
+from ordering.views import NO_SITE, SiteId
 
 ANYONE_AFTER = 2
 RUNS_MAX = 32
@@ -22,16 +23,15 @@ RUNS_MAX = 32
 class Retransmission:
     """One site's NACKs and its answers to those of others."""
 
-    def __init__(self, site: Site, rtt: RoundTrip) -> None:
+    def __init__(self, site: Site, rtt: RoundTrip, transfer: Transfer) -> None:
         self.site = site
         self.rtt = rtt
+        self.transfer = transfer
         self.tries = 0
         self.behind_epoch = 0  # highest epoch heard of above our own
         self._asked: tuple[int, int] = (0, 0)  # (frontier, epoch) of the last NACK
         self._sent: dict[tuple[int, int], int] = {}  # what was retransmitted when
         self._helped: dict[SiteId, int] = {}
-        self._refusals: dict[SiteId, bool] = {}
-        self._refused_at: tuple[int, int] = (-1, 0)  # the frontier that was refused, and since when
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -99,25 +99,6 @@ class Retransmission:
             site.count("nacks suppressed")
             site.arm(Timer.NACK, self.rtt.rto)
 
-    def is_hopeless(self, refusal: Collected) -> bool:
-        """Whether what we miss is gone everywhere. One refusal proves little, for another site may
-        still have it: a majority-sized company must refuse, one of them because it has collected
-        the slots, and nobody help, for a while."""
-        site = self.site
-        frontier = site.queue.frontier
-        if refusal.head.epoch < site.epoch or refusal.first_ts <= frontier + 1:
-            return False
-        if self._refused_at[0] != frontier:
-            self._refused_at = (frontier, site.now)
-            self._refusals = {}
-        self._refusals[refusal.head.sender] = refusal.had
-        patience = site.config.slow_ms * MS
-        return (
-            any(self._refusals.values())
-            and len(self._refusals) + 1 >= majority_of(site.view.electorate)
-            and site.now - self._refused_at[1] >= patience
-        )
-
     # -- answering -------------------------------------------------------------------------------
 
     def answer(self, nack: Nack) -> None:
@@ -136,13 +117,16 @@ class Retransmission:
             return
         if nack.last_ts:
             if nack.first_ts <= site.queue.base:
-                self._refuse(nack)
+                self._refuse(asker)
                 return
             for order in site.queue.blocks_between(nack.first_ts, nack.last_ts, budget):
                 if order.epoch > nack.head.epoch:
                     break
                 self.send_block(asker, order)
                 budget -= 1
+        if any(site.queue.has_collected(run) for run in nack.data):
+            self._refuse(asker)
+            return
         for run in nack.data:
             for batch in site.queue.data_between(run, budget):
                 if self._fresh(batch.source, batch.first_seq):
@@ -152,12 +136,13 @@ class Retransmission:
             if budget <= 0:
                 return
 
-    def _refuse(self, nack: Nack) -> None:
-        """What the asker needs is collected: it becomes a state transfer, never a gap."""
+    def _refuse(self, asker: SiteId) -> None:
+        """What the asker needs is collected, or was before our time: a state transfer, never a gap."""
         site = self.site
-        site.count("collected refusals")
-        had = nack.first_ts > site.queue.started_at
-        site.unicast(nack.head.sender, Collected(site.head(), site.queue.base + 1, had))
+        position = self.transfer.position()
+        if position is not None:
+            site.count("collected refusals")
+            site.unicast(asker, Collected(site.head(), position))
 
     def send_block(self, asker: SiteId, order: Order) -> None:
         if self._fresh(0, order.ts):
@@ -170,8 +155,7 @@ class Retransmission:
         site = self.site
         order = site.queue.install_after(epoch)
         if order is None:
-            had = epoch >= site.queue.started_epoch
-            site.unicast(asker, Collected(site.head(), site.queue.base + 1, had))
+            self._refuse(asker)
         else:
             site.unicast(asker, block_packet(site, order))
 

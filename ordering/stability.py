@@ -36,6 +36,13 @@ class Stability:
         # What was stable above the sync point is erased, and its slots will be given anew.
         self.stable = min(self.stable, install_ts - 1)
 
+    def leap(self, ts: int, *, new_epoch: bool) -> None:
+        """Everything up to ``ts`` was delivered at MAJORITY."""
+        if new_epoch:
+            self.received.clear()
+            self.held.clear()
+        self.majority = max(self.majority, ts)
+
     def note(self, head: Head) -> None:
         """Learn from a head of this epoch."""
         site = head.sender

@@ -176,8 +176,9 @@ class Cluster:
             case InstallView(ts, _, view):
                 process.view = view
                 process.view_ts = ts
-            case RequestState(ts, donors):
+            case RequestState(ts, _, donors):
                 process.has_state = False
+                process.wanted_state = ts
                 self.clock.after(0, lambda: self._transfer(process, ts, donors))
             case EndMembership(ending):
                 process.ended = effect
@@ -216,18 +217,20 @@ class Cluster:
 
     def _transfer(self, process: Process, ts: int, donors: tuple[SiteId, ...]) -> None:
         """The host's bulk channel: copy the state of a reachable voter that has applied enough."""
-        if not process.alive or process.ended is not None:
+        if not process.alive or process.ended is not None or process.wanted_state != ts:
             return
         for donor in self.live():
             reachable = self.network.connected(donor.address, process.address)
-            ready = donor.view_ts >= ts and (donor.has_state or self._founded(donor))
+            ready = donor.majority >= ts and (donor.has_state or self._founded(donor))
+            ready = ready and donor.engine.site.chain == process.engine.site.chain
             if donor.member.site in donors and reachable and ready and not donor.paused:
-                process.replica.restore(donor.replica)
+                if donor.replica.ts >= process.replica.ts:  # else the order itself was faster
+                    process.replica.restore(donor.replica)
                 process.has_state = True
                 for listener in self.checkers:
                     listener.on_restored(process, donor, self.clock.now)
                 self._apply(process)
-                self.handle(process, StateTransferred(donor.view_ts))
+                self.handle(process, StateTransferred(donor.majority))
                 return
         self.clock.after(TRANSFER_RETRY, lambda: self._transfer(process, ts, donors))
 

@@ -323,7 +323,7 @@ REDUCED: Final[dict[tuple[str, str], Callable[[Any], Any]]] = {
     ("Recovery", "_poll_tries"): _nothing,
     ("Retransmission", "_sent"): _nothing,
     ("Retransmission", "_helped"): _nothing,
-    ("Retransmission", "_refused_at"): lambda refused: refused[0],
+    ("Transfer", "_refused"): lambda refused: refused[0],
     ("Submission", "_sent_at"): _nothing,
     ("Submission", "_tries"): _nothing,
     ("Lanes", "_tries"): _nothing,
@@ -590,7 +590,7 @@ def describe(packet: Packet) -> str:
         case ListChangeRequest():
             text += f" {packet.change.kind.name} {packet.change.member.site}"
         case Collected():
-            text += f" from {packet.first_ts}"
+            text += f" up to {packet.position.ts}"
         case _:
             pass
     if isinstance(packet, FENCED_ONLY):

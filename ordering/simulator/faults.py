@@ -205,15 +205,13 @@ class Injector(Checker):
         return True
 
     def _sound_voters(self, chain: int, victims: list[str]) -> tuple[SiteId, ...]:
-        """Voters of a chain that live and are not so far behind that the order they need is collected."""
-        inside = [p for p in self.cluster.live() if p.engine.site.chain == chain]
-        collected = max((p.engine.site.queue.base for p in inside), default=0)
+        """Voters of a chain that live and stay."""
         return tuple(
             p.member.site
-            for p in inside
-            if p.address not in victims
+            for p in self.cluster.live()
+            if p.engine.site.chain == chain
+            and p.address not in victims
             and p.member.site not in self.condemned
-            and p.engine.site.queue.frontier >= collected
         )
 
     def _victim(self) -> Process | None:
@@ -239,7 +237,7 @@ class Injector(Checker):
         return True
 
     def _lose_majority(self) -> bool:
-        """Where the group may go on in a new chain (R9): all but its minimum size die at once."""
+        """Where the group may go on in a new chain (R9): a majority dies at once."""
         least = self.cluster.config.minimum_size
         live = self.cluster.live()
         chains = {p.engine.site.chain for p in live if not p.engine.site.outside}
@@ -249,9 +247,11 @@ class Injector(Checker):
         voters = [p for p in live if p.member.site in view.electorate and not p.engine.site.outside]
         sound = self._sound_voters(voters[0].engine.site.chain, []) if voters else ()
         able = [p for p in voters if p.member.site in sound and p.engine.site.epoch == view.id.epoch]
-        if any(p.paused for p in live) or len(able) <= least or len(voters) < majority_of(view.electorate):
+        lost = majority_of(view.electorate)
+        if any(p.paused for p in live) or len(able) <= least or lost <= least or len(voters) < lost:
             return False
-        spared = self.rng.sample(able, least)
+        most = min(len(able), lost) - 1
+        spared = self.rng.sample(able, self.rng.randrange(least, most + 1))
         self.lost_chain = voters[0].engine.site.chain
         for process in voters:
             if process not in spared:

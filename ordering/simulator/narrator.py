@@ -130,7 +130,7 @@ class Narrator(Checker):
             case Abandoned(first_seq, count, _):
                 text = f"abandons own messages {_span(first_seq, count)}: outcome unknown"
                 self._tell(process, now, Topic.SUBMIT, text)
-            case RequestState(ts, donors):
+            case RequestState(ts, _, donors):
                 text = f"needs the state at {ts} or later from one of {self._sites(donors)}"
                 self._tell(process, now, Topic.STATE, text)
             case EndMembership(ending):
@@ -255,8 +255,8 @@ class Narrator(Checker):
             case p.ListChangeRequest(_, change, forwarded):
                 verb = "passes on a request to" if forwarded else "asks to"
                 return f"{verb} {change.kind.name} {self._member(change.member)}"
-            case p.Collected(_, first_ts):
-                return f"has collected everything below slot {first_ts}"
+            case p.Collected(_, position):
+                return f"has collected everything up to slot {position.ts}"
             case p.NotMember(_, view):
                 return f"tells a site that view {view.id} does not contain it"
             case p.Hello(_, member, standing, _, _):

@@ -85,9 +85,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             founders=addresses,
             contacts=addresses,
             discipline=self.discipline,
-            # Never so tight that a voter's slots are collected while it lags: in memory mode that voter
-            # is lost (decision 004), which counts against the minority a run may lose.
-            retain_slots=100_000,
+            retain_slots=400 if tight else 100_000,
             block_messages=40 if tight else 65_536,
             retransmit_burst=16 if tight else 64,
             remove_ms=4000 if swarm and rng.random() < 0.3 else 0,

@@ -75,6 +75,7 @@ class Process:
         self.majority = 0
         self.ended: EndMembership | None = None
         self.has_state = False
+        self.wanted_state = 0
         # The process' own clock: it runs at per_mille / 1000 of real speed since real_epoch.
         self.real_epoch = 0
         self.local_epoch = 0

@@ -67,6 +67,14 @@ def view_orders(draw: st.DrawFn) -> p.Order:
     return draw(order)
 
 
+@st.composite
+def positions(draw: st.DrawFn) -> p.Position:
+    view = draw(views(least=1))
+    vector = tuple((member.site, draw(counts)) for member in view.members)
+    ts = draw(small)
+    return p.Position(draw(counts), ts, draw(st.integers(0, ts)), view, vector)
+
+
 acks = st.builds(p.Order, counts, small, any_site, any_site, st.lists(runs, max_size=6).map(tuple))
 vectors = st.lists(st.tuples(any_site, counts), max_size=6).map(tuple)
 site_tuples = st.lists(any_site, max_size=6).map(tuple)
@@ -82,7 +90,7 @@ PACKETS: dict[type, st.SearchStrategy[Any]] = {
     p.NewList: st.builds(p.NewList, heads, view_orders(), descents),
     p.ListChangeRequest: st.builds(p.ListChangeRequest, heads, changes, st.booleans()),
     p.Probe: st.builds(p.Probe, heads, site_tuples),
-    p.Collected: st.builds(p.Collected, heads, counts, st.booleans()),
+    p.Collected: st.builds(p.Collected, heads, positions()),
     p.NotMember: st.builds(p.NotMember, heads, views()),
     p.Hello: st.builds(p.Hello, heads, members, st.sampled_from(p.Standing), any_site, boots),
     p.Poll: st.builds(p.Poll, heads, counts, site_tuples),
@@ -147,29 +155,29 @@ def test_when_a_quality_travels_then_its_level_is_a_level_again(quality: Qos) ->
 
 
 def test_when_the_driver_asks_for_the_header_then_the_body_is_not_decoded() -> None:
-    datagram = encode(p.Collected(HEAD, 3, True), 99)
+    datagram = encode(p.PollReply(HEAD, 3, True), 99)
     broken = datagram[:-1] + b"\xc1"
     header = codec.decode_header(broken)
-    assert (header.head, header.counter, header.kind) == (HEAD, 99, 8)
+    assert (header.head, header.counter, header.kind) == (HEAD, 99, 12)
     with pytest.raises(DecodeError, match="body"):
         codec.decode_body(header, broken)
-    assert codec.decode_body(header, datagram) == p.Collected(HEAD, 3, True)
+    assert codec.decode_body(header, datagram) == p.PollReply(HEAD, 3, True)
 
 
 # -- reasons -------------------------------------------------------------------------------------
 
 
 def patched(offset: int, replacement: bytes, packet: p.Packet | None = None) -> bytes:
-    datagram = encode(packet or p.Collected(HEAD, 3, True), 1)
+    datagram = encode(packet or p.PollReply(HEAD, 3, True), 1)
     return datagram[:offset] + replacement + datagram[offset + len(replacement) :]
 
 
 HEADER_TABLE = [
     ("truncated", "empty", b""),
     ("truncated", "one byte short of a header", encode(p.Confirm(HEAD), 1)[: HEADER_BYTES - 1]),
-    ("truncated", "body cut", encode(p.Collected(HEAD, 300, True), 1)[:-1]),
+    ("truncated", "body cut", encode(p.PollReply(HEAD, 300, True), 1)[:-1]),
     ("truncated", "length field of 4 GiB", patched(55, b"\xff\xff\xff\xff")),
-    ("oversized", "bytes after the body", encode(p.Collected(HEAD, 3, True), 1) + b"\0"),
+    ("oversized", "bytes after the body", encode(p.PollReply(HEAD, 3, True), 1) + b"\0"),
     ("oversized", "length field too small", patched(55, b"\0\0\0\0")),
     ("oversized", "beyond the largest datagram", bytes(65_508)),
     ("foreign", "another magic", patched(0, b"HTTP")),
@@ -199,7 +207,7 @@ def test_when_the_header_is_bad_then_the_reason_is_told_without_the_body(
 
 
 def test_when_a_limit_is_given_then_a_longer_datagram_is_oversized() -> None:
-    datagram = encode(p.Collected(HEAD, 3, True), 1)
+    datagram = encode(p.PollReply(HEAD, 3, True), 1)
     assert decode(datagram, datagram_max=len(datagram))
     with pytest.raises(DecodeError, match="oversized"):
         decode(datagram, datagram_max=len(datagram) - 1)
@@ -218,12 +226,12 @@ B16 = bytes(16)
 MEMBER = (1, B16, "a", 0)
 VIEW = ((1, 0), (MEMBER,), (1,), (1,), 0, ())
 BODY_TABLE = [
-    ("not an array", p.Collected, raw(p.Collected)[:-1] + b"\x01"),
-    ("no fields", p.Collected, raw(p.Collected)),
-    ("a field too many", p.Collected, raw(p.Collected, 1, True, 2)),
-    ("a negative slot", p.Collected, raw(p.Collected, -1, True)),
-    ("a slot beyond 63 bits", p.Collected, raw(p.Collected, 1 << 63, True)),
-    ("a float", p.Collected, raw(p.Collected, 1.0, True)),
+    ("not an array", p.PollReply, raw(p.PollReply)[:-1] + b"\x01"),
+    ("no fields", p.PollReply, raw(p.PollReply)),
+    ("a field too many", p.PollReply, raw(p.PollReply, 1, True, 2)),
+    ("a negative slot", p.PollReply, raw(p.PollReply, -1, True)),
+    ("a slot beyond 63 bits", p.PollReply, raw(p.PollReply, 1 << 63, True)),
+    ("a float", p.PollReply, raw(p.PollReply, 1.0, True)),
     ("a negative sequence number", p.DataConfirm, raw(p.DataConfirm, -1)),
     ("no messages", p.Data, raw(p.Data, (1, B16, 1, (5, 0), ()))),
     ("a text message", p.Data, raw(p.Data, (1, B16, 1, (5, 0), ("x",)))),
@@ -248,6 +256,8 @@ BODY_TABLE = [
     ("nobody in the ring", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), (*VIEW[:3], (), 0, ()), ()), (7, 1))),
     ("no voters", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), (*VIEW[:2], (), (1,), 0, ()), ()), (7, 1))),
     ("a negative depth", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), VIEW, ((1, 0),)), (7, -1))),
+    ("a view after its slot", p.Collected, raw(p.Collected, (1, 5, 6, VIEW, ((1, 0),)))),
+    ("a vector that lacks a member", p.Collected, raw(p.Collected, (1, 5, 5, VIEW, ()))),
     ("a member twice", p.NotMember, raw(p.NotMember, ((1, 0), (MEMBER, MEMBER), (1,), (1,), 0, ()))),
     ("a member without a site", p.NotMember, raw(p.NotMember, ((1, 0), ((0, *MEMBER[1:]),), (), (), 0, ()))),
     ("a foreign voter", p.NotMember, raw(p.NotMember, ((1, 0), (MEMBER,), (2,), (1,), 0, ()))),
@@ -278,13 +288,14 @@ def test_when_the_body_is_bad_then_the_packet_is_dropped_for_its_body(
 
 def test_when_a_table_entry_is_mended_then_it_is_accepted() -> None:
     """The tables above fail for their one defect, not for another."""
-    assert decode(raw(p.Collected, 1, True))
+    assert decode(raw(p.PollReply, 1, True))
     assert decode(raw(p.Data, (1, B16, 1, (5, 0), (b"x",))))
     assert decode(raw(p.Data, (1, B16, 0, (0, 0), (b"x",))))
     assert decode(raw(p.Data, (1, B16, 1, (4, 1), (b"x",))))
     assert decode(raw(p.Ack, (1, COUNT_MAX - 2, 1, 1, ((1, 1, 1), (2, 1, 1)), None, ())))
     assert decode(raw(p.NewList, (1, 1, 1, 1, (), VIEW, ((1, 0),)), (7, 1)))
     assert decode(raw(p.NotMember, VIEW))
+    assert decode(raw(p.Collected, (1, 5, 5, VIEW, ((1, 0),))))
     assert decode(raw(p.Hello, (1, B16, "a" * 255, 0), 1, 0, B16))
     assert decode(raw(p.ListChangeRequest, (5, MEMBER), False))
     assert decode(raw(p.Poll, 1, tuple(range(codec.MEMBERS_MAX))))

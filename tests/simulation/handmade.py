@@ -80,6 +80,7 @@ def stub(number: int) -> Any:
         retransmission=SimpleNamespace(_sent={}),
         membership=SimpleNamespace(requests={}),
         submission=SimpleNamespace(pending={}),
+        transfer=SimpleNamespace(wanted=None),
         lanes=SimpleNamespace(pending={}),
     )
     process = SimpleNamespace(

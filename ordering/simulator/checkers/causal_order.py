@@ -43,6 +43,7 @@ class CausalOrder(OrderChecker):
         knowledge.append(known)
 
     def on_restored(self, process: "Process", donor: "Process", now: int) -> None:
+        super().on_restored(process, donor, now)
         self._restored[process.member.site] = process.replica.ts
 
     def on_final(self, process: "Process", log: Log, delivery: Delivery, now: int) -> None:

@@ -32,6 +32,7 @@ class Log:
         "chain",
         "claimed",
         "first_view",
+        "floor",
         "home",
         "last_final",
         "last_ts",
@@ -43,6 +44,7 @@ class Log:
     def __init__(self) -> None:
         self.chain = 0  # the one it is in
         self.home = 0  # the one whose views it was told: behind, while it takes over a history
+        self.floor = 0  # up to here it has the history only as a state
         self.first_view: InstallView | None = None
         self.view: InstallView | None = None
         self.majority = 0  # the last LevelReached
@@ -53,8 +55,8 @@ class Log:
 
     @property
     def start(self) -> int:
-        """The slot of the first view: a learner has the history before it only as a state."""
-        return self.first_view.ts if self.first_view is not None else 0
+        """The slot of the first view, or of the state that came later: no history before it."""
+        return max(self.floor, self.first_view.ts if self.first_view is not None else 0)
 
 
 class Step:
@@ -114,6 +116,15 @@ class History:
             self.unproven.pop(process.member.site, None)
         self._effect, self._process, self._step = effect, process, step
         return step
+
+    def restart(self, process: "Process") -> bool:
+        """A member that was away for too long takes over a state: it goes on from there."""
+        position = process.engine.transfer.wanted
+        log = self.logs.get(process.member.site)
+        if position is None or log is None:
+            return False
+        log.floor = position.ts
+        return True
 
     def _deliver(self, step: Step, effect: Deliver) -> None:
         log = step.log
@@ -180,6 +191,13 @@ class OrderChecker(Checker):
         if type(effect) in TELLS_OF_ORDER:
             step = self.history.observe(process, effect)
             self.on_step(process, step, effect, now)
+
+    def on_restored(self, process: "Process", donor: "Process", now: int) -> None:
+        if self.history.restart(process):
+            self.on_restart(process)
+
+    def on_restart(self, process: "Process") -> None:
+        """The process' history has a gap: what comes next does not follow from what was last."""
 
     def on_step(self, process: "Process", step: Step, effect: Effect, now: int) -> None:
         """One effect about the order; the default hands on what it made final."""

@@ -38,6 +38,10 @@ class SourceOrder(OrderChecker):
         super().__init__(history)
         self._streams: dict[tuple[SiteId, SiteId], Stream] = {}
 
+    def on_restart(self, process: "Process") -> None:
+        site = process.member.site
+        self._streams = {key: stream for key, stream in self._streams.items() if key[0] != site}
+
     def on_step(self, process: "Process", step: Step, effect: Effect, now: int) -> None:
         if type(effect) is Deliver:
             for delivery in effect.deliveries:
@@ -70,4 +74,4 @@ class SourceOrder(OrderChecker):
 def _saw_start(log: Log, source: SiteId) -> bool:
     """Whether the process was a member before the source sent anything."""
     first = log.first_view
-    return first is not None and (first.view.id == BIRTH or not first.view.has(source))
+    return first is not None and not log.floor and (first.view.id == BIRTH or not first.view.has(source))

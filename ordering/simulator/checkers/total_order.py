@@ -55,7 +55,7 @@ class TotalOrder(OrderChecker):
     def _follow(self, process: "Process", log: Log, ts: int, now: int) -> None:
         site = process.member.site
         last = self._last.get(site)
-        if last is not None:
+        if last is not None and last >= log.floor:
             expected = self._next.setdefault((log.chain, last), ts)
             if expected != ts:
                 self.fail(now, f"site {site} goes on from slot {last} with {ts}, others with {expected}")

@@ -32,7 +32,8 @@ class ViewAgreement(Checker):
         self._ids: dict[int, list[tuple[int, ViewId]]] = {}
         self._current: dict[SiteId, View] = {}
         self._born: int | None = None
-        self._home: dict[SiteId, int] = {}  # the chain of the epoch a process is in
+        self._leapt: set[SiteId] = set()
+        self._opened: dict[int, int] = {}  # the slot of the first epoch of each chain
 
     def on_effect(self, process: "Process", effect: Effect, now: int) -> None:
         if type(effect) is InstallView:
@@ -41,16 +42,22 @@ class ViewAgreement(Checker):
             self._check_shape(effect.view, now)
             site = process.member.site
             before = self._current.get(site)
-            home = self._home.setdefault(site, effect.chain)
-            if before is not None:
-                self._check_electorate(before, effect.view, now, forked=home != effect.chain)
-            self._current[site] = effect.view
+            forked = False
             if not effect.view.id.revision:
-                self._home[site] = effect.chain
+                forked = self._opened.setdefault(effect.chain, effect.ts) == effect.ts
+            if before is not None and site not in self._leapt:
+                self._check_electorate(before, effect.view, now, forked=forked)
+            self._current[site] = effect.view
+            self._leapt.discard(site)
         elif type(effect) is Deliver and process.member.site not in self._current:
             for delivery in effect.deliveries:
                 if delivery.reached >= Level.MAJORITY:
                     self.fail(now, f"site {process.member.site} delivered at MAJORITY outside of any view")
+
+    def on_restored(self, process: "Process", donor: "Process", now: int) -> None:
+        """The views between its last one and the state it takes over are not told."""
+        if process.engine.transfer.wanted is not None:
+            self._leapt.add(process.member.site)
 
     def _check_same(self, process: "Process", install: InstallView, now: int) -> None:
         view = install.view

@@ -58,7 +58,7 @@ class VirtualSynchrony(OrderChecker):
     def on_final_view(self, process: "Process", log: Log, install: InstallView, now: int) -> None:
         site = process.member.site
         before = self._view.get(site)
-        if before is not None:
+        if before is not None and before.ts >= log.floor:
             this = (install.ts, install.view.id)
             other = self._next.setdefault((log.chain, before.ts), this)
             if other != this:
