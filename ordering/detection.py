@@ -35,11 +35,13 @@ class Detection:
         self.last_heard: dict[SiteId, int] = {}
         self.last_progress = 0
         self.duties: dict[SiteId, Duty] = {}
+        self._restarted: dict[SiteId, int] = {}  # another process speaks at its address since
 
     def enter_epoch(self) -> None:
         """Everyone starts with a clean slate; external voters keep the time they were last heard."""
         site = self.site
         self.duties.clear()
+        self._restarted.clear()
         self.progress()
         for member in site.view.members:
             if member.site in site.view.ring or member.site not in self.last_heard:
@@ -64,8 +66,19 @@ class Detection:
     def settle(self, debtor: SiteId) -> None:
         self.duties.pop(debtor, None)
 
+    def note_restart(self, member: SiteId) -> None:
+        """R6: another process asks to join at the address of ``member``, which must be dead."""
+        since = self._restarted.get(member)
+        if since is None or self.last_heard.get(member, 0) > since:
+            self._restarted[member] = self.site.now
+
+    def _has_restarted(self, member: SiteId) -> bool:
+        """Whether it is silent since: an old request of a dead process must not bring down a living one."""
+        since = self._restarted.get(member)
+        return since is not None and self.last_heard.get(member, 0) <= since
+
     def suspects(self) -> tuple[SiteId, ...]:
-        """Debtors whose time is up."""
+        """Debtors whose time is up, and members whose process was replaced."""
         site = self.site
         config = site.config
         late = []
@@ -78,6 +91,10 @@ class Detection:
             slow = site.now - duty.since >= config.slow_ms * MS
             if silent or slow:
                 late.append(debtor)
+        for member, since in self._restarted.items():
+            settled = site.now - since >= 2 * self.rtt.rto
+            if settled and self._has_restarted(member) and member in site.view.ring and member not in late:
+                late.append(member)
         return tuple(late)
 
     # -- the passive detector, and what a poll asks ------------------------------------------------
@@ -88,7 +105,7 @@ class Detection:
 
     def misses(self, other: SiteId) -> bool:
         quiet = self.site.now - self.last_heard.get(other, 0)
-        return quiet >= self.site.config.suspect_ms * MS // 2
+        return quiet >= self.site.config.suspect_ms * MS // 2 or self._has_restarted(other)
 
     def reaches_majority(self, others: Iterable[SiteId] = ()) -> bool:
         """Whether enough voters were heard lately to go on accepting work."""

@@ -410,10 +410,24 @@ class Engine:
         change = packet.change
         if change.kind is ChangeKind.JOIN and site.view.has(change.member.site):
             self._resend_seat(change.member)
+        elif change.kind is ChangeKind.JOIN and change.member.site in site.queue.departed:
+            site.count("dropped: request of a departed member")
         elif change.kind is ChangeKind.RETURN and packet.head.epoch != site.epoch:
             site.count("dropped: return from an earlier epoch")
         else:
+            if change.kind is ChangeKind.JOIN:
+                self._note_restart(change.member)
             self.membership.on_request(packet)
+
+    def _note_restart(self, joiner: Member) -> None:
+        """R6: a restart counts as suspicion. One member is enough to act on it."""
+        site = self.site
+        replaced = [m.site for m in site.view.members if m.address == joiner.address and m.site != site.me]
+        for member in replaced:
+            self.detection.note_restart(member)
+        others = [s for s in site.view.ring if s not in replaced]
+        if replaced and others and others[0] == site.me and not site.fenced:
+            self._check_suspects()
 
     def _resend_seat(self, joiner: Member) -> None:
         """The joiner lost the NewList that names it: any later view block serves as well."""

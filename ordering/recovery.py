@@ -135,7 +135,8 @@ class Recovery:
             return
         if self._poll_agreed():
             return
-        site.multicast(Poll(site.head(), self._poll_round, self.detection.suspects()))
+        poll = Poll(site.head(), self._poll_round, self.detection.suspects())
+        site.multicast_to(self._whom_to_ask(), poll)
         site.arm(Timer.POLL, self.rtt.rto)
 
     def on_poll(self, poll: Poll) -> None:

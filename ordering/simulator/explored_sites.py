@@ -299,6 +299,7 @@ REDUCED: Final[dict[tuple[str, str], Callable[[Any], Any]]] = {
     ("RoundTrip", "_variance"): _nothing,
     ("Detection", "last_heard"): _nothing,
     ("Detection", "last_progress"): _nothing,
+    ("Detection", "_restarted"): sorted,
     ("Duty", "since"): _nothing,
     ("Duty", "moved_at"): _nothing,
     ("Engine", "_handlers"): _nothing,

@@ -32,7 +32,6 @@ class Mutant(msgspec.Struct, frozen=True):
     guard: str
     instead: str
     discipline: str = "rotating"
-    sites: int = 5
 
 
 class MutantResult(msgspec.Struct, frozen=True):
@@ -88,14 +87,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "ordering.recovery:Recovery._may_be_born",
         "return all(founder in self._votes for founder in self.site.view.electorate)",
         "return True",
-    ),
-    Mutant(
-        "a fork leaves one of its own behind",
-        "4: a loosened quorum takes back what was told (R9)",
-        "ordering.recovery:Recovery._may_be_born",
-        "settled = self.site.epoch > 0 and self.site.queue.fork is None",
-        "settled = self.site.epoch > 0",
-        sites=7,
     ),
     Mutant(
         "a chain lives from hearsay",
@@ -236,7 +227,7 @@ def search(mutant: Mutant, seeds: int, first_seed: int = 0) -> MutantResult:
     """Play seeds with the mutant planted until a checker complains."""
     with planted(mutant):
         for count in range(1, seeds + 1):
-            plan = Plan(seed=first_seed + count - 1, discipline=mutant.discipline, sites=mutant.sites)
+            plan = Plan(seed=first_seed + count - 1, discipline=mutant.discipline)
             report = simulate(plan, stop_broken=True)
             if report.violations:
                 first = report.violations[0]

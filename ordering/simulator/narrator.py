@@ -248,7 +248,7 @@ class Narrator(Checker):
                 )
             case p.Nack(_, named, first_ts, last_ts, data, after_epoch):
                 whom = self._site(named) if named != NO_SITE else "any holder"
-                wants = [f"slots {first_ts}..{last_ts}"] if first_ts <= last_ts else []
+                wants = [f"slots {first_ts}..{last_ts}"] if last_ts else []
                 wants += [f"data {self._runs(data)}"] if data else []
                 wants += [f"the install after epoch {after_epoch}"] if after_epoch is not None else []
                 return f"asks {whom} for {' and '.join(wants)}"

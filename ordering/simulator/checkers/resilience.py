@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from ordering.effects import Deliver, Delivery, Effect, LevelReached
+from ordering.effects import Deliver, Delivery, Effect, InstallView, LevelReached
 from ordering.packets import Order
 from ordering.qos import Level
 from ordering.simulator.checkers.agreement import FinalSets, Slot
-from ordering.simulator.checkers.history import History, Step
+from ordering.simulator.checkers.history import History, Log, Step
 from ordering.simulator.checkers.history import last_ts as last_ts_of
 from ordering.simulator.checkers.survivors import survivors
 from ordering.views import SiteId, View, majority_of
@@ -27,6 +27,7 @@ class Resilience(FinalSets):
        that opens an epoch is held already by who has accepted it.
     2. What was final at any process, also at one that died right after, is final at the same slot
        at every live member at the end (of those that were in the group at that slot).
+    3. A fork takes back nothing that any of its voters was told as final before.
     """
 
     name = "resilience"
@@ -34,6 +35,7 @@ class Resilience(FinalSets):
     def __init__(self, history: History | None = None) -> None:
         super().__init__(history)
         self._processes: dict[SiteId, Process] = {}
+        self._opened: set[int] = set()
         self._accepted: dict[tuple[SiteId, int], Order] = {}  # also by a site that has left the chain
 
     def on_settled(self, process: "Process", now: int) -> None:
@@ -140,6 +142,21 @@ class Resilience(FinalSets):
             f"message {source}:{seq}, final at slot {ts} at site {where},"
             f" is lost at site {process.member.site}",
         )
+
+    # -- claim 3 -----------------------------------------------------------------------------------
+
+    def on_final_view(self, process: "Process", log: Log, install: InstallView, now: int) -> None:
+        if install.view.id.revision or install.chain in self._opened:
+            return
+        self._opened.add(install.chain)
+        for voter in install.view.electorate:
+            told = self.history.logs.get(voter)
+            if told is not None and voter != process.member.site and told.last_final >= install.ts:
+                self.fail(
+                    now,
+                    f"chain {install.chain:x} begins at slot {install.ts}, its voter {voter} was told"
+                    f" {told.last_final}",
+                )
 
 
 def _block_of(queue: "OrderingQueue", ts: int) -> Order | None:
