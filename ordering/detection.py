@@ -35,6 +35,7 @@ class Detection:
         self.last_heard: dict[SiteId, int] = {}
         self.last_progress = 0
         self.duties: dict[SiteId, Duty] = {}
+        self._stuck: dict[SiteId, tuple[int, int]] = {}  # how far it was when first asked about, and when
         self._restarted: dict[SiteId, int] = {}  # another process speaks at its address since
 
     def enter_epoch(self) -> None:
@@ -42,6 +43,7 @@ class Detection:
         site = self.site
         self.duties.clear()
         self._restarted.clear()
+        self._stuck.clear()
         self.progress()
         for member in site.view.members:
             if member.site in site.view.ring or member.site not in self.last_heard:
@@ -106,6 +108,16 @@ class Detection:
     def misses(self, other: SiteId) -> bool:
         quiet = self.site.now - self.last_heard.get(other, 0)
         return quiet >= self.site.config.suspect_ms * MS // 2 or self._has_restarted(other)
+
+    def is_stuck(self, other: SiteId) -> bool:
+        """Whether it speaks but does not move: deaf, or hopelessly slow. Takes being asked twice."""
+        site = self.site
+        received = site.stability.received.get(other, 0)
+        before, since = self._stuck.setdefault(other, (received, site.now))
+        if received != before or received >= site.queue.last_real_ts:
+            del self._stuck[other]
+            return False
+        return site.now - since >= site.config.suspect_ms * MS // 2
 
     def reaches_majority(self, others: Iterable[SiteId] = ()) -> bool:
         """Whether enough voters were heard lately to go on accepting work."""

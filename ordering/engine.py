@@ -260,6 +260,7 @@ class Engine:
         site.note_addresses()
         self.lanes.enter_view()
         self.submission.reclaim()
+        self.submission.resend()
         self.recovery.caught_up()
         if not site.view.has(site.me):
             self._end(self.membership.ending())
@@ -336,10 +337,12 @@ class Engine:
     def _on_outsider(self, packet: Packet) -> None:
         """The sender is in no view we know: it may be newer than we are, or out (R17)."""
         sender = packet.head.sender
+        address = ""
         if isinstance(packet, p.RecoveryStart) and (member := packet.view.member(sender)) is not None:
-            self.membership.tell_outsider(sender, member.address, self.delivery.view)
-        else:
-            self.membership.tell_outsider(sender, "", self.delivery.view)
+            address = member.address
+        elif isinstance(packet, p.ListChangeRequest) and packet.change.member.site == sender:
+            address = packet.change.member.address
+        self.membership.tell_outsider(sender, address, self.delivery.view)
 
     def _on_data(self, packet: p.Data) -> None:
         site = self.site
@@ -410,8 +413,8 @@ class Engine:
         change = packet.change
         if change.kind is ChangeKind.JOIN and site.view.has(change.member.site):
             self._resend_seat(change.member)
-        elif change.kind is ChangeKind.JOIN and change.member.site in site.queue.departed:
-            site.count("dropped: request of a departed member")
+        elif change.kind is ChangeKind.JOIN and self.membership.has_had_seat(packet):
+            site.count("dropped: request of one that had its seat")
         elif change.kind is ChangeKind.RETURN and packet.head.epoch != site.epoch:
             site.count("dropped: return from an earlier epoch")
         else:
@@ -547,8 +550,8 @@ class Engine:
             return
         if not site.fenced:
             self.delivery.run()
-            if site.stability.majority >= site.queue.departed.get(site.me, site.stability.majority + 1):
-                self._end(self.membership.ending())  # also if a late request has seated it again
+            if self.membership.is_seated_again():
+                self._end(self.membership.ending())
                 return
             if self.delivery.view is not None:
                 self.membership.tell_dropped(self.delivery.view)
@@ -669,6 +672,7 @@ class Engine:
         """Passive detector (iRBP §4.1): no progress, nobody in particular."""
         site = self.site
         site.arm(Timer.PASSIVE, site.config.passive_ms * MS + site.jitter(site.config.passive_ms))
+        self.membership.doubt_seat()
         if site.state in RING and not site.holds_token():
             self.recovery.start_poll()
 

@@ -227,11 +227,27 @@ class Fork:
 
     def answer(self, packet: Packet) -> None:
         """A packet of another chain that asks for company, or that meets a chain which once forked."""
+        site = self.site
         head = packet.head
+        address = site.addresses.get(head.sender)
         asks = head.epoch > 0 and isinstance(packet, RecoveryStart | Orphan)
-        if asks or self.site.descent.depth:
-            address = self.site.addresses.get(head.sender)
-            self._call_roll((address,) if address else ())
+        if address is None or not (asks or site.descent.depth):
+            return
+        if self._has_majority():
+            self._call_roll((address,))
+        elif not asks and self._may_ask(address):
+            site.multicast_to((address,), Orphan(site.head(), forced=False))
+
+    def _may_ask(self, address: str) -> bool:
+        """Not the same one again at once."""
+        site = self.site
+        if site.now - self._asked.get(address, -(10**18)) < site.config.request_ms * MS:
+            return False
+        if len(self._asked) > ASKERS_MAX:
+            self._asked.clear()
+            self._askers.clear()
+        self._asked[address] = site.now
+        return True
 
     def _seek(self) -> None:
         """A forked chain looks for others of its kin where the group was configured to be."""
@@ -244,14 +260,9 @@ class Fork:
     def _call_roll(self, askers: tuple[str, ...]) -> None:
         """Who is here? Once a quorum has answered, ``askers`` are told that our chain lives."""
         site = self.site
-        recently = site.now - site.config.request_ms * MS
-        askers = tuple(a for a in askers if self._asked.get(a, recently) <= recently)
+        askers = tuple(asker for asker in askers if self._may_ask(asker))
         if not askers or site.fenced or not self._has_majority():
             return
-        if len(self._asked) > ASKERS_MAX:
-            self._asked.clear()
-            self._askers.clear()
-        self._asked.update(dict.fromkeys(askers, site.now))
         self._askers.update(dict.fromkeys(askers))
         self._round += 1
         self._present = {site.me: None}

@@ -16,6 +16,7 @@ from ordering.site import Site, Timer
 from ordering.views import SiteId, View, ViewId
 
 SEEN_MAX = 4096
+GONE_MAX = 16
 
 
 class Lanes:
@@ -78,7 +79,9 @@ class Lanes:
 
     def enter_view(self) -> None:
         view = self.site.view
-        self._seen = {key: seen for key, seen in self._seen.items() if view.has(key[0])}
+        gone = [key for key in self._seen if not view.has(key[0])]
+        for key in gone[:-GONE_MAX]:  # a view change may yet bring back the latest
+            del self._seen[key]
         self.trim()
 
     def fire(self) -> None:

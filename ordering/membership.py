@@ -5,6 +5,8 @@ nothing to do. The rest asks for changes until they have happened and keeps the 
 until this site has the token.
 """
 
+from typing import NamedTuple
+
 from ordering.config import MS
 from ordering.detection import Detection
 from ordering.effects import Ending
@@ -90,6 +92,14 @@ def _promoted(member: Member) -> Member:
     return Member(member.site, member.boot, member.address)
 
 
+class Request(NamedTuple):
+    """A change that was asked for: when it was first, and last."""
+
+    change: Change
+    first_at: int
+    last_at: int
+
+
 class Membership:
     """What this site wants changed, and what others asked it to change."""
 
@@ -97,7 +107,7 @@ class Membership:
         self.site = site
         self.detection = detection
         self.wanted: dict[tuple[ChangeKind, SiteId], Change] = {}
-        self.requests: dict[tuple[ChangeKind, SiteId], tuple[int, Change]] = {}
+        self.requests: dict[tuple[ChangeKind, SiteId], Request] = {}
         self.leaving = False
         self.promotable = False
         self._lost: list[tuple[ChangeKind, SiteId]] = []  # removals wanted by policy, not by an operator
@@ -198,8 +208,11 @@ class Membership:
 
     def _keep(self, change: Change) -> None:
         key = (change.kind, change.member.site)
-        if key in self.requests or len(self.requests) < REQUESTS_MAX:
-            self.requests[key] = (self.site.now, change)
+        known = self.requests.get(key)
+        if known is not None:
+            self.requests[key] = Request(change, known.first_at, self.site.now)
+        elif len(self.requests) < REQUESTS_MAX:
+            self.requests[key] = Request(change, self.site.now, self.site.now)
         else:
             self.site.count("membership requests dropped")
 
@@ -208,18 +221,29 @@ class Membership:
         site = self.site
         lifetime = 4 * site.config.request_ms * MS
         joint = site.stability.joint(site.view)
-        for key, (asked_at, change) in list(self.requests.items()):
+        for key, request in list(self.requests.items()):
+            change = request.change
             late = change.kind is ChangeKind.JOIN and change.member.site in site.queue.departed
-            if late or site.now - asked_at > lifetime:
+            if late or site.now - request.last_at > lifetime:
                 del self.requests[key]
                 continue
             if change.kind is ChangeKind.JOIN and self._address_is_alive(change.member):
+                continue
+            if change.kind is ChangeKind.PROMOTE and not self._is_alive(change.member.site, request):
                 continue
             view = apply_change(site.view, change, site.me, ts, joint=joint)
             if view is not None:
                 del self.requests[key]
                 return view
         return None
+
+    def _is_alive(self, learner: SiteId, request: Request) -> bool:
+        """Whether a learner lived on after it asked for its vote. A request may come late, alone or with
+        others in a burst, from a process that is dead; a dead voter costs more than a moment."""
+        if learner == self.site.me:
+            return True
+        heard = self.detection.last_heard.get(learner, 0)
+        return heard - request.first_at >= self.site.config.request_ms * MS // 2
 
     def _address_is_alive(self, joiner: Member) -> bool:
         """A late duplicate of a dead process' request must not push out the one that lives now."""
@@ -258,6 +282,27 @@ class Membership:
                 self._told.clear()
             self._told[sender] = site.now
             site.multicast_to((address,), NotMember(site.head(), delivered))
+
+    def doubt_seat(self) -> None:
+        """A learner that has never heard that a majority holds its seat, in a ring without progress, shows
+        itself: if its seat was erased nobody knows it, or where it is, and it must be told (R5)."""
+        site = self.site
+        if site.me not in site.view.electorate and site.stability.majority <= site.queue.started_at:
+            site.multicast(
+                ListChangeRequest(site.head(), Change(ChangeKind.JOIN, site.member), forwarded=True)
+            )
+
+    def has_had_seat(self, request: ListChangeRequest) -> bool:
+        """Whether who asks to join was a member before, or takes itself for one (then it is told)."""
+        subject = request.change.member.site
+        mistaken = request.head.chain == self.site.chain and request.head.sender == subject
+        return mistaken or subject in self.site.queue.departed
+
+    def is_seated_again(self) -> bool:
+        """Whether we were removed, and a late request of ours has made us a member once more."""
+        site = self.site
+        removed_at = site.queue.departed.get(site.me)
+        return removed_at is not None and site.stability.majority >= removed_at and site.view.has(site.me)
 
     def ending(self) -> Ending:
         return Ending.LEFT if self.leaving else Ending.REMOVED

@@ -162,15 +162,20 @@ class OrderingQueue:
         ordered = dict(vector)
         for member in view.members:
             source = self.sources.get(member.site)
-            if source is None or source.boot != member.boot or not before.has(member.site):
-                self.sources[member.site] = Source(member.boot, ordered.get(member.site, 0))
+            seq = ordered.get(member.site, 0)
+            known = source is not None and source.boot == member.boot
+            # Who is seated anew, because its seat was erased, goes on where the vector says.
+            if source is None or not known or (source.ordered != seq and not before.has(member.site)):
+                self.sources[member.site] = Source(member.boot, seq)
         for member in before.members:
             if not view.has(member.site):
                 self._note_departure(member.site, ts)
         for site, source in self.sources.items():
             if not view.has(site):
+                early = dict(source.early)  # a view change may yet erase the removal
                 for first_seq in [seq for seq in source.batches if seq > source.ordered]:
                     self._forget(source, first_seq)
+                source.early = early
                 source.contiguous = source.highest = source.ordered
 
     def _note_departure(self, site: SiteId, ts: int) -> None:
@@ -209,7 +214,9 @@ class OrderingQueue:
             del self.blocks[ts]
         self.base = self.frontier = self.last_real_ts = position.ts
         self.tail = None
-        self.known_end = max([self.frontier, *(order.last_ts for order in self.blocks.values())])
+        ends = [order.last_ts for order in self.blocks.values()]
+        known = self.known_end if position.epoch == self.view.id.epoch else 0
+        self.known_end = max([self.frontier, known, *ends])
         self.views = []
         fork = self.fork
         self._enter_view(position.view_ts, position.view, position.vector)
@@ -224,7 +231,7 @@ class OrderingQueue:
         source.collected = source.ordered = seq
         source.highest = max(source.highest, seq)
         source.contiguous = max(source.contiguous, seq)
-        source.delivered = max(source.delivered, seq)
+        source.delivered = seq
         source.skip_early()
         while (following := source.batches.get(source.contiguous + 1)) is not None:
             source.contiguous = following.last_seq

@@ -144,9 +144,12 @@ class Recovery:
         agrees = (
             site.fenced
             or self.detection.stalled()
-            or any(self.detection.misses(suspect) for suspect in poll.suspects if suspect != site.me)
+            or any(self._shares(suspect) for suspect in poll.suspects if suspect != site.me)
         )
         site.unicast(poll.head.sender, PollReply(site.head(), poll.round, agrees))
+
+    def _shares(self, suspect: SiteId) -> bool:
+        return self.detection.misses(suspect) or self.detection.is_stuck(suspect)
 
     def on_poll_reply(self, reply: PollReply) -> None:
         if self._polling and reply.round == self._poll_round and reply.agrees:

@@ -41,6 +41,7 @@ class Stability:
         if new_epoch:
             self.received.clear()
             self.held.clear()
+            self.stable = min(self.stable, ts)
         self.majority = max(self.majority, ts)
 
     def note(self, head: Head) -> None:

@@ -28,16 +28,17 @@ class Transfer:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.wanted: Position | None = None
-        self._refused: tuple[int, int] = (-1, 0)  # the frontier that was refused, and since when
+        self._refused: tuple[tuple[int, int], int] = ((-1, 0), 0)  # where we were refused, and since when
 
     def on_collected(self, refusal: Collected) -> None:
         """One refusal proves little, for others may still have the slots: wait whether somebody helps."""
         site = self.site
         position = refusal.position
-        if position.ts <= site.queue.frontier or refusal.head.epoch < site.epoch:
+        if not self._is_ahead(position) or refusal.head.epoch < site.epoch:
             return
-        if self._refused[0] != site.queue.frontier:
-            self._refused = (site.queue.frontier, site.now)
+        here = (site.epoch, site.queue.frontier)
+        if self._refused[0] != here:
+            self._refused = (here, site.now)
         patience = site.config.suspect_ms * MS
         if self.wanted is not None or site.now - self._refused[1] < patience:
             return
@@ -56,7 +57,11 @@ class Transfer:
                 " begins; transfer it again from a donor that has delivered that slot"
             )
         self.wanted = None
-        return position if position.ts > self.site.queue.frontier else None
+        return position if self._is_ahead(position) else None
+
+    def _is_ahead(self, position: Position) -> bool:
+        """In a later epoch a lower slot is ahead of us, too: what we have above it was erased."""
+        return (position.epoch, position.ts) > (self.site.epoch, self.site.queue.frontier)
 
     def position(self) -> Position | None:
         """Where our own log begins; None if that is not known to be held by a majority.

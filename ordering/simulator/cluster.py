@@ -177,7 +177,6 @@ class Cluster:
                 process.view = view
                 process.view_ts = ts
             case RequestState(ts, _, donors):
-                process.has_state = False
                 process.wanted_state = ts
                 self.clock.after(0, lambda: self._transfer(process, ts, donors))
             case EndMembership(ending):

@@ -300,6 +300,7 @@ REDUCED: Final[dict[tuple[str, str], Callable[[Any], Any]]] = {
     ("Detection", "last_heard"): _nothing,
     ("Detection", "last_progress"): _nothing,
     ("Detection", "_restarted"): sorted,
+    ("Detection", "_stuck"): lambda stuck: {site: received for site, (received, _) in stuck.items()},
     ("Duty", "since"): _nothing,
     ("Duty", "moved_at"): _nothing,
     ("Engine", "_handlers"): _nothing,
@@ -332,7 +333,7 @@ REDUCED: Final[dict[tuple[str, str], Callable[[Any], Any]]] = {
     ("Membership", "_return_at"): _whether,
     ("Membership", "_ring_since"): _whether,
     ("Membership", "_told"): _nothing,
-    ("Membership", "requests"): lambda requests: [change for _, change in requests.values()],
+    ("Membership", "requests"): lambda requests: [request.change for request in requests.values()],
 }
 
 

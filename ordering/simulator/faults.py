@@ -20,7 +20,7 @@ from ordering.simulator.plan import FaultKind
 from ordering.simulator.process import Process
 from ordering.simulator.rivals import Rivals
 from ordering.state import State
-from ordering.views import SiteId, count_in, majority_of
+from ordering.views import SiteId, View, count_in, majority_of
 
 SECOND = 1000 * MS
 
@@ -195,14 +195,23 @@ class Injector(Checker):
                 if site.state.value == "founding" or site.chain == 0:
                     continue
                 return False
-            if site.chain == self.lost_chain:
+            if site.chain == self.lost_chain or site.queue.fork is not None:
                 return False  # until the survivors have found their way out
-            view = site.view
-            sound = self._sound_voters(site.chain, victims)
-            for electorate in (view.electorate, view.joint_electorate):
-                if electorate and count_in(electorate, sound) < majority_of(electorate):
-                    return False
-        return True
+            if not self._has_majority(site.view, site.chain, victims):
+                return False
+        # What a dead site ordered last may still be under way.
+        chains = {p.engine.site.chain for p in self.cluster.live()}
+        last_words = [p.engine.site for p in self.cluster.graveyard if not p.engine.site.outside]
+        return all(self._has_majority(s.view, s.chain, victims) for s in last_words if s.chain in chains)
+
+    def _has_majority(self, view: View, chain: int, victims: list[str]) -> bool:
+        """Whether the view keeps its majority; one that all who live have left behind does not count."""
+        live = [p.engine.site for p in self.cluster.live() if p.engine.site.chain == chain]
+        if all(site.view.id > view.id for site in live):
+            return True
+        sound = self._sound_voters(chain, victims)
+        electorates = [e for e in (view.electorate, view.joint_electorate) if e]
+        return all(count_in(e, sound) >= majority_of(e) for e in electorates)
 
     def _sound_voters(self, chain: int, victims: list[str]) -> tuple[SiteId, ...]:
         """Voters of a chain that live and stay."""

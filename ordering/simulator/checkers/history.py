@@ -120,9 +120,9 @@ class History:
     def restart(self, process: "Process") -> bool:
         """A member that was away for too long takes over a state: it goes on from there."""
         position = process.engine.transfer.wanted
-        log = self.logs.get(process.member.site)
-        if position is None or log is None:
+        if position is None:
             return False
+        log = self.logs.setdefault(process.member.site, Log())
         log.floor = position.ts
         return True
 

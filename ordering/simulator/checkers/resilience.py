@@ -36,6 +36,7 @@ class Resilience(FinalSets):
         super().__init__(history)
         self._processes: dict[SiteId, Process] = {}
         self._opened: set[int] = set()
+        self._homes: dict[SiteId, int] = {}
         self._accepted: dict[tuple[SiteId, int], Order] = {}  # also by a site that has left the chain
 
     def on_settled(self, process: "Process", now: int) -> None:
@@ -96,6 +97,8 @@ class Resilience(FinalSets):
         return any(s.chain == own.chain and s.epoch > own.epoch for s in sites)
 
     def _check_majority(self, process: "Process", view: View, ts: int, now: int) -> None:
+        if _block_of(process.engine.site.queue, ts) is None:
+            return  # collected, so it was found majority-held before
         held = sum(self._holders(process, view.electorate, ts))
         if held < majority_of(view.electorate):
             self.fail(
@@ -146,12 +149,16 @@ class Resilience(FinalSets):
     # -- claim 3 -----------------------------------------------------------------------------------
 
     def on_final_view(self, process: "Process", log: Log, install: InstallView, now: int) -> None:
+        site = process.member.site
+        left = self._homes.get(site, 0)
+        self._homes[site] = log.home
         if install.view.id.revision or install.chain in self._opened:
             return
         self._opened.add(install.chain)
         for voter in install.view.electorate:
             told = self.history.logs.get(voter)
-            if told is not None and voter != process.member.site and told.last_final >= install.ts:
+            # A voter that has moved on meanwhile, to another fork, was told more there.
+            if told is not None and voter != site and told.home == left and told.last_final >= install.ts:
                 self.fail(
                     now,
                     f"chain {install.chain:x} begins at slot {install.ts}, its voter {voter} was told"
