@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from ordering.config import MS
 from ordering.rtt import RoundTrip
 from ordering.site import Site, Timer
-from ordering.views import SiteId
+from ordering.views import SiteId, View
 
 
 class Duty:
@@ -122,6 +122,10 @@ class Detection:
     def reaches_majority(self, others: Iterable[SiteId] = ()) -> bool:
         """Whether enough voters were heard lately to go on accepting work."""
         site = self.site
+        return self.reaches_quorum_of(site.view, others, joint=site.stability.joint(site.view))
+
+    def reaches_quorum_of(self, view: View, others: Iterable[SiteId] = (), *, joint: bool) -> bool:
+        site = self.site
         limit = site.config.minority_ms * MS
         heard = [s for s, at in self.last_heard.items() if site.now - at < limit]
-        return site.view.is_quorum((site.me, *heard, *others), joint=site.stability.joint(site.view))
+        return view.is_quorum((site.me, *heard, *others), joint=joint)

@@ -232,10 +232,16 @@ class Membership:
             if change.kind is ChangeKind.PROMOTE and not self._is_alive(change.member.site, request):
                 continue
             view = apply_change(site.view, change, site.me, ts, joint=joint)
-            if view is not None:
+            if view is not None and self._can_settle(view):
                 del self.requests[key]
                 return view
         return None
+
+    def _can_settle(self, view: View) -> bool:
+        """A ring may count sites that have died: whoever changes the electorate must be in touch with the
+        majorities that are to hold the change."""
+        changes = view.electorate != self.site.view.electorate
+        return not changes or self.detection.reaches_quorum_of(view, joint=True)
 
     def _is_alive(self, learner: SiteId, request: Request) -> bool:
         """Whether a learner lived on after it asked for its vote. A request may come late, alone or with

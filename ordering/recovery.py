@@ -170,6 +170,7 @@ class Recovery:
     def initiate(self) -> None:
         """Start an attempt above every ballot seen."""
         site = self.site
+        self._attempts += 1
         self._highest_round = max(self._highest_round, self.promised.round) + 1
         self.ballot = Ballot(self._highest_round, site.me)
         self.proposal = None
@@ -376,11 +377,9 @@ class Recovery:
     # -- time --------------------------------------------------------------------------------------
 
     def wait_for_others(self) -> None:
-        """Arm the patience after which this site initiates: drawn, and longer with each attempt."""
-        config = self.site.config
-        shortest = max(config.recovery_ms, 2 * self.rtt.rto // MS)
-        patience = shortest << min(self._attempts, BACKOFF_DOUBLINGS)
-        self._attempts += 1
+        """Arm the patience after which this site initiates: drawn, and longer with each attempt of its own.
+        A deaf site, whose attempts come to nothing, so leaves ever more time to the others."""
+        patience = self.site.config.recovery_ms << min(self._attempts, BACKOFF_DOUBLINGS)
         self.site.arm(Timer.RECOVERY, patience * MS + self.site.jitter(patience))
 
     def fire(self) -> None:

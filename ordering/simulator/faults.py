@@ -211,6 +211,8 @@ class Injector(Checker):
             return True
         sound = self._sound_voters(chain, victims)
         electorates = [e for e in (view.electorate, view.joint_electorate) if e]
+        # A learner that is lost now may have asked for its vote before.
+        electorates += [(*view.electorate, learner) for learner in view.learners if learner not in sound]
         return all(count_in(e, sound) >= majority_of(e) for e in electorates)
 
     def _sound_voters(self, chain: int, victims: list[str]) -> tuple[SiteId, ...]:
