@@ -276,7 +276,7 @@ _BODIES: Final[dict[type[p.Packet], Any]] = {
     p.NewList: tuple[_ViewOrder, _Descent],
     p.ListChangeRequest: tuple[_Change, bool],
     p.Probe: tuple[_Sites],
-    p.Collected: tuple[_Position],
+    p.Collected: tuple[_Position, _Descent],
     p.NotMember: tuple[_View],
     p.Hello: tuple[_Member, p.Standing, _Site, _Boot],
     p.Poll: tuple[_Count, _Sites],
@@ -349,9 +349,9 @@ def _body(packet: p.Packet) -> tuple[object, ...]:
         case p.ListChangeRequest():
             change = (packet.change.kind, _wire_member(packet.change.member))
             return change, packet.forwarded
-        case p.Collected(_, position):
+        case p.Collected(_, position, descent):
             view = _wire_view(position.view)
-            return ((position.epoch, position.ts, position.view_ts, view, position.vector),)
+            return (position.epoch, position.ts, position.view_ts, view, position.vector), descent
         case p.NotMember():
             return (_wire_view(packet.view),)
         case p.Hello():

@@ -30,6 +30,7 @@ from ordering.lanes import Lanes
 from ordering.membership import Membership
 from ordering.packets import ChangeKind, Order, Packet, Standing
 from ordering.recovery import Recovery
+from ordering.removal import Removal
 from ordering.retransmission import Retransmission, block_packet
 from ordering.rtt import RoundTrip
 from ordering.site import Site, Timer
@@ -55,9 +56,10 @@ class Engine:
         self.rtt = RoundTrip(config)
         self.discipline = make_discipline(config.discipline, site)
         self.detection = Detection(site, self.rtt)
-        self.membership = Membership(site, self.detection)
-        self.recovery = Recovery(site, self.detection, self.discipline, self.rtt)
         self.transfer = Transfer(site)
+        self.membership = Membership(site, self.detection, self.transfer)
+        self.removal = Removal(site, self.detection, self.membership)
+        self.recovery = Recovery(site, self.detection, self.discipline, self.rtt)
         self.retransmission = Retransmission(site, self.rtt, self.transfer)
         self.lanes = Lanes(site, self.rtt)
         self.submission = Submission(site, self.detection, self.lanes, self.rtt)
@@ -75,7 +77,7 @@ class Engine:
             p.NewList: self._on_new_list,
             p.ListChangeRequest: self._on_list_change_request,
             p.Probe: self.token.on_probe,
-            p.Collected: self.transfer.on_collected,
+            p.Collected: self._on_collected,
             p.NotMember: self._on_not_member,
             p.Hello: self._on_hello,
             p.Poll: self.recovery.on_poll,
@@ -93,7 +95,7 @@ class Engine:
             Timer.DATA: self.submission.fire,
             Timer.PASS: self.token.fire_pass,
             Timer.NACK: self.retransmission.fire,
-            Timer.PROBE: self._fire_probe,
+            Timer.PROBE: self.token.fire_probe,
             Timer.PASSIVE: self._fire_passive,
             Timer.POLL: self.recovery.fire_poll,
             Timer.RECOVERY: self._fire_recovery,
@@ -101,6 +103,7 @@ class Engine:
             Timer.HELLO: self.birth.fire,
             Timer.LANE: self.lanes.fire,
             Timer.FORK: self._fire_fork,
+            Timer.LOST: self.removal.fire,
         }
 
     # -- the door --------------------------------------------------------------------------------
@@ -390,55 +393,50 @@ class Engine:
         view = order.view
         if view is None or site.me in view.electorate:
             return
-        site.disarm(Timer.HELLO)
-        site.chain = packet.head.chain
-        site.descent = packet.descent
-        site.epoch = order.epoch
-        site.begin_chain(order.ts)
+        self._enter_as_learner(packet.head, packet.descent, order.epoch, order.ts)
         site.queue.start_at(order)
-        site.note_addresses()
         self.delivery.start_at(order.ts)
-        site.stability.note(packet.head)
+        self._ask_for_state(order.ts)
+
+    def _on_collected(self, packet: p.Collected) -> None:
+        """The gap of a member; or the seat of a joiner, when the NewList that named it is collected."""
+        site = self.site
+        position = packet.position
+        if not site.outside:
+            self.transfer.on_collected(packet)
+        elif self._names_me(position.view) and site.me not in position.view.electorate:
+            self._enter_as_learner(packet.head, packet.descent, position.epoch, position.ts)
+            site.queue.leap(position)
+            site.queue.started_at = position.ts
+            site.stability.leap(position.ts, new_epoch=True)
+            self.delivery.leap(position)
+            self._ask_for_state(position.ts)
+
+    def _enter_as_learner(self, head: p.Head, descent: p.Descent, epoch: int, ts: int) -> None:
+        site = self.site
+        site.disarm(Timer.HELLO)
+        site.chain = head.chain
+        site.descent = descent
+        site.epoch = epoch
+        site.begin_chain(ts)
+        site.stability.note(head)
         site.state = State.NOT_TOKEN_SITE
+
+    def _ask_for_state(self, ts: int) -> None:
+        site = self.site
+        site.note_addresses()
         self.detection.enter_epoch()
         self.fork.start()
-        site.out.append(RequestState(order.ts, site.chain, view.electorate))
+        self.removal.start()
+        site.out.append(RequestState(ts, site.chain, site.view.electorate))
 
     def _names_me(self, view: View | None) -> bool:
         member = view.member(self.site.me) if view is not None else None
         return member is not None and member.boot == self.site.member.boot
 
     def _on_list_change_request(self, packet: p.ListChangeRequest) -> None:
-        site = self.site
-        change = packet.change
-        if change.kind is ChangeKind.JOIN and site.view.has(change.member.site):
-            self._resend_seat(change.member)
-        elif change.kind is ChangeKind.JOIN and self.membership.has_had_seat(packet):
-            site.count("dropped: request of one that had its seat")
-        elif change.kind is ChangeKind.RETURN and packet.head.epoch != site.epoch:
-            site.count("dropped: return from an earlier epoch")
-        else:
-            if change.kind is ChangeKind.JOIN:
-                self._note_restart(change.member)
-            self.membership.on_request(packet)
-
-    def _note_restart(self, joiner: Member) -> None:
-        """R6: a restart counts as suspicion. One member is enough to act on it."""
-        site = self.site
-        replaced = [m.site for m in site.view.members if m.address == joiner.address and m.site != site.me]
-        for member in replaced:
-            self.detection.note_restart(member)
-        others = [s for s in site.view.ring if s not in replaced]
-        if replaced and others and others[0] == site.me and not site.fenced:
+        if self.membership.on_request(packet):
             self._check_suspects()
-
-    def _resend_seat(self, joiner: Member) -> None:
-        """The joiner lost the NewList that names it: any later view block serves as well."""
-        for ts, view in reversed(self.site.queue.views):
-            order = self.site.queue.blocks.get(ts)
-            if order is not None and view.has(joiner.site):
-                self.site.unicast(joiner.site, block_packet(self.site, order))
-                return
 
     def _on_not_member(self, packet: p.NotMember) -> None:
         """R17. An older view than ours says nothing: the sender may not know us yet."""
@@ -482,6 +480,7 @@ class Engine:
         site.fenced = True
         self.recovery.wait_for_others()
         self.fork.start()
+        self.removal.start()
 
     def _on_poll_reply(self, packet: p.PollReply) -> None:
         if packet.round > ROLL_CALL:
@@ -661,12 +660,6 @@ class Engine:
             return True
         # With a majority of its founders the chain itself has died, decided or not.
         return renewed > len(view.members) - majority_of(view.electorate)
-
-    def _fire_probe(self) -> None:
-        """A resting token site has time for the slow policy as well."""
-        if self.site.holds_token() and not self.site.fenced:
-            self.membership.remove_the_lost()
-        self.token.fire_probe()
 
     def _fire_passive(self) -> None:
         """Passive detector (iRBP §4.1): no progress, nobody in particular."""

@@ -11,8 +11,10 @@ from ordering.config import MS
 from ordering.detection import Detection
 from ordering.effects import Ending
 from ordering.packets import Change, ChangeKind, ListChangeRequest, NotMember, Order
+from ordering.retransmission import block_packet
 from ordering.site import Site, Timer
 from ordering.state import State
+from ordering.transfer import Transfer
 from ordering.views import NO_SITE, Member, SiteId, View, ViewId, count_in, majority_of
 
 REQUESTS_MAX = 64
@@ -103,14 +105,14 @@ class Request(NamedTuple):
 class Membership:
     """What this site wants changed, and what others asked it to change."""
 
-    def __init__(self, site: Site, detection: Detection) -> None:
+    def __init__(self, site: Site, detection: Detection, transfer: Transfer) -> None:
         self.site = site
         self.detection = detection
+        self.transfer = transfer
         self.wanted: dict[tuple[ChangeKind, SiteId], Change] = {}
         self.requests: dict[tuple[ChangeKind, SiteId], Request] = {}
         self.leaving = False
         self.promotable = False
-        self._lost: list[tuple[ChangeKind, SiteId]] = []  # removals wanted by policy, not by an operator
         self._falls = 0
         self._ring_since: int | None = None
         self._return_at: int | None = None  # when to ask back into the ring
@@ -177,34 +179,51 @@ class Membership:
             case ChangeKind.LEAVE | ChangeKind.REMOVE:
                 return not view.has(subject)
 
-    def remove_the_lost(self) -> None:
-        """The slow, separate policy: voters long out of the ring and unheard leave the electorate."""
-        site = self.site
-        view = site.view
-        limit = site.config.remove_ms * MS
-        for key in [k for k in self._lost if not self._is_lost(k[1], limit)]:
-            self._lost.remove(key)
-            self.wanted.pop(key, None)
-        if not limit or site.me != view.ring[0] or len(view.electorate) <= site.config.electorate_min:
-            return
-        for lost in view.external:
-            member = view.member(lost)
-            if member is not None and self._is_lost(lost, limit):
-                self.want(ChangeKind.REMOVE, member)
-                self._lost.append((ChangeKind.REMOVE, lost))
-                return
-
-    def _is_lost(self, voter: SiteId, limit: int) -> bool:
-        return self.site.now - self.detection.last_heard.get(voter, 0) >= limit
-
     # -- being asked -----------------------------------------------------------------------------
 
-    def on_request(self, request: ListChangeRequest) -> None:
+    def on_request(self, request: ListChangeRequest) -> bool:
+        """Keep a request and pass it on, or answer it. True if it gives cause for suspicion (R6)."""
+        site = self.site
+        change = request.change
+        if change.kind is ChangeKind.RETURN and request.head.epoch != site.epoch:
+            site.count("dropped: return from an earlier epoch")
+            return False
+        if change.kind is ChangeKind.JOIN:
+            if site.view.has(change.member.site):
+                self._resend_seat(change.member)
+                return False
+            if self._has_had_seat(request):
+                site.count("dropped: request of one that had its seat")
+                return False
+        self._pass_on(request)
+        return change.kind is ChangeKind.JOIN and self._is_restart(change.member)
+
+    def _pass_on(self, request: ListChangeRequest) -> None:
         site = self.site
         self._keep(request.change)
         tail = site.queue.tail
         if not request.forwarded and tail is not None and tail.next_site != site.me:
             site.unicast(tail.next_site, ListChangeRequest(site.head(), request.change, forwarded=True))
+
+    def _resend_seat(self, joiner: Member) -> None:
+        """The joiner lost the NewList that names it: any later view block serves as well, or, when they
+        are all collected, the position where our log begins."""
+        site = self.site
+        for ts, view in reversed(site.queue.views):
+            order = site.queue.blocks.get(ts)
+            if order is not None and view.has(joiner.site):
+                site.unicast(joiner.site, block_packet(site, order))
+                return
+        self.transfer.refuse(joiner.site)
+
+    def _is_restart(self, joiner: Member) -> bool:
+        """R6: a restart counts as suspicion. One member is enough to act on it."""
+        site = self.site
+        replaced = [m.site for m in site.view.members if m.address == joiner.address and m.site != site.me]
+        for member in replaced:
+            self.detection.note_restart(member)
+        others = [s for s in site.view.ring if s not in replaced]
+        return bool(replaced) and others[:1] == [site.me] and not site.fenced
 
     def _keep(self, change: Change) -> None:
         key = (change.kind, change.member.site)
@@ -293,12 +312,12 @@ class Membership:
         """A learner that has never heard that a majority holds its seat, in a ring without progress, shows
         itself: if its seat was erased nobody knows it, or where it is, and it must be told (R5)."""
         site = self.site
-        if site.me not in site.view.electorate and site.stability.majority <= site.queue.started_at:
+        if site.me not in site.view.electorate and site.stability.majority < site.queue.seat_ts:
             site.multicast(
                 ListChangeRequest(site.head(), Change(ChangeKind.JOIN, site.member), forwarded=True)
             )
 
-    def has_had_seat(self, request: ListChangeRequest) -> bool:
+    def _has_had_seat(self, request: ListChangeRequest) -> bool:
         """Whether who asks to join was a member before, or takes itself for one (then it is told)."""
         subject = request.change.member.site
         mistaken = request.head.chain == self.site.chain and request.head.sender == subject

@@ -56,8 +56,8 @@ class OrderingQueue:
     def __init__(self) -> None:
         self.sources: dict[SiteId, Source] = {}
         self.blocks: dict[int, Order] = {}
-        self.started_at = 0  # slots up to here, and epochs before this one, were never ours
-        self.started_epoch = 0
+        self.started_at = 0  # slots up to here were never ours
+        self.seat_ts = 0  # the NewList that seated us
         self.base = 0  # everything up to here is collected
         self.frontier = 0
         self.known_end = 0  # highest slot anyone of this epoch was heard to have
@@ -197,7 +197,7 @@ class OrderingQueue:
         for site, seq in order.vector:
             self.sources[site] = Source(boots[site], seq)
         self.base = self.started_at = order.ts - 1
-        self.started_epoch = order.epoch
+        self.seat_ts = order.ts
         self.blocks[order.ts] = order
         self._place(order)
 
@@ -215,7 +215,7 @@ class OrderingQueue:
         self.base = self.frontier = self.last_real_ts = position.ts
         self.tail = None
         ends = [order.last_ts for order in self.blocks.values()]
-        known = self.known_end if position.epoch == self.view.id.epoch else 0
+        known = self.known_end if self.views and position.epoch == self.view.id.epoch else 0
         self.known_end = max([self.frontier, known, *ends])
         self.views = []
         fork = self.fork

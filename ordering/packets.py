@@ -193,10 +193,12 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Collected(msgspec.Struct, frozen=True, tag=8, array_like=True):
-    """Answer to a Nack for slots, or an install, that this site does not have: its log begins later."""
+    """Answer to a Nack for slots, or an install, that this site does not have: its log begins later.
+    Also to a joiner whose NewList is collected: it begins there."""
 
     head: Head
     position: Position
+    descent: Descent
 
 
 class NotMember(msgspec.Struct, frozen=True, tag=9, array_like=True):

@@ -10,7 +10,7 @@ the asker once the ring is known to have it. A packet is not sent twice within h
 """
 
 from ordering.config import MS
-from ordering.packets import Ack, Collected, Data, Nack, NewList, Order, Packet
+from ordering.packets import Ack, Data, Nack, NewList, Order, Packet
 from ordering.rtt import RoundTrip
 from ordering.site import Site, Timer
 from ordering.transfer import Transfer
@@ -117,7 +117,7 @@ class Retransmission:
             return
         if nack.last_ts:
             if nack.first_ts <= site.queue.base:
-                self._refuse(asker)
+                self.transfer.refuse(asker)
                 return
             for order in site.queue.blocks_between(nack.first_ts, nack.last_ts, budget):
                 if order.epoch > nack.head.epoch:
@@ -125,7 +125,7 @@ class Retransmission:
                 self.send_block(asker, order)
                 budget -= 1
         if any(site.queue.has_collected(run) for run in nack.data):
-            self._refuse(asker)
+            self.transfer.refuse(asker)
             return
         for run in nack.data:
             for batch in site.queue.data_between(run, budget):
@@ -135,14 +135,6 @@ class Retransmission:
                 budget -= 1
             if budget <= 0:
                 return
-
-    def _refuse(self, asker: SiteId) -> None:
-        """What the asker needs is collected, or was before our time: a state transfer, never a gap."""
-        site = self.site
-        position = self.transfer.position()
-        if position is not None:
-            site.count("collected refusals")
-            site.unicast(asker, Collected(site.head(), position))
 
     def send_block(self, asker: SiteId, order: Order) -> None:
         if self._fresh(0, order.ts):
@@ -155,7 +147,7 @@ class Retransmission:
         site = self.site
         order = site.queue.install_after(epoch)
         if order is None:
-            self._refuse(asker)
+            self.transfer.refuse(asker)
         else:
             site.unicast(asker, block_packet(site, order))
 

@@ -33,6 +33,7 @@ class Timer(IntEnum):
     HELLO = 8
     LANE = 9
     FORK = 10
+    LOST = 11
 
 
 class Site:

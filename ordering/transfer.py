@@ -46,6 +46,14 @@ class Transfer:
         donors = tuple(s for s in position.view.electorate if s != site.me)
         site.out.append(RequestState(position.ts, site.chain, donors))
 
+    def refuse(self, asker: SiteId) -> None:
+        """What the asker needs is collected, or was before our time: tell it where our log begins."""
+        site = self.site
+        position = self._position()
+        if position is not None:
+            site.count("collected refusals")
+            site.unicast(asker, Collected(site.head(), position, site.descent))
+
     def take(self, ts: int) -> Position | None:
         """The state at ``ts`` is here. Returns the position to go on from, if there is a gap to leap."""
         position = self.wanted
@@ -63,7 +71,7 @@ class Transfer:
         """In a later epoch a lower slot is ahead of us, too: what we have above it was erased."""
         return (position.epoch, position.ts) > (self.site.epoch, self.site.queue.frontier)
 
-    def position(self) -> Position | None:
+    def _position(self) -> Position | None:
         """Where our own log begins; None if that is not known to be held by a majority.
 
         A member that came later begins with the view that seated it, one slot behind its base.

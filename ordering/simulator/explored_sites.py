@@ -320,6 +320,8 @@ REDUCED: Final[dict[tuple[str, str], Callable[[Any], Any]]] = {
     ("Fork", "_asked"): _nothing,
     ("Fork", "_orphans"): sorted,
     ("Fork", "_later"): _nothing,  # when forks are off
+    ("Removal", "_looked_at"): _nothing,
+    ("Removal", "_silent"): _nothing,
     ("Recovery", "_attempts"): _nothing,
     ("Recovery", "_attempt_ends"): _nothing,
     ("Recovery", "_poll_tries"): _nothing,

@@ -255,7 +255,7 @@ class Narrator(Checker):
             case p.ListChangeRequest(_, change, forwarded):
                 verb = "passes on a request to" if forwarded else "asks to"
                 return f"{verb} {change.kind.name} {self._member(change.member)}"
-            case p.Collected(_, position):
+            case p.Collected(_, position, _):
                 return f"has collected everything up to slot {position.ts}"
             case p.NotMember(_, view):
                 return f"tells a site that view {view.id} does not contain it"

@@ -90,7 +90,7 @@ PACKETS: dict[type, st.SearchStrategy[Any]] = {
     p.NewList: st.builds(p.NewList, heads, view_orders(), descents),
     p.ListChangeRequest: st.builds(p.ListChangeRequest, heads, changes, st.booleans()),
     p.Probe: st.builds(p.Probe, heads, site_tuples),
-    p.Collected: st.builds(p.Collected, heads, positions()),
+    p.Collected: st.builds(p.Collected, heads, positions(), descents),
     p.NotMember: st.builds(p.NotMember, heads, views()),
     p.Hello: st.builds(p.Hello, heads, members, st.sampled_from(p.Standing), any_site, boots),
     p.Poll: st.builds(p.Poll, heads, counts, site_tuples),
@@ -256,8 +256,8 @@ BODY_TABLE = [
     ("nobody in the ring", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), (*VIEW[:3], (), 0, ()), ()), (7, 1))),
     ("no voters", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), (*VIEW[:2], (), (1,), 0, ()), ()), (7, 1))),
     ("a negative depth", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), VIEW, ((1, 0),)), (7, -1))),
-    ("a view after its slot", p.Collected, raw(p.Collected, (1, 5, 6, VIEW, ((1, 0),)))),
-    ("a vector that lacks a member", p.Collected, raw(p.Collected, (1, 5, 5, VIEW, ()))),
+    ("a view after its slot", p.Collected, raw(p.Collected, (1, 5, 6, VIEW, ((1, 0),)), (7, 1))),
+    ("a vector that lacks a member", p.Collected, raw(p.Collected, (1, 5, 5, VIEW, ()), (7, 1))),
     ("a member twice", p.NotMember, raw(p.NotMember, ((1, 0), (MEMBER, MEMBER), (1,), (1,), 0, ()))),
     ("a member without a site", p.NotMember, raw(p.NotMember, ((1, 0), ((0, *MEMBER[1:]),), (), (), 0, ()))),
     ("a foreign voter", p.NotMember, raw(p.NotMember, ((1, 0), (MEMBER,), (2,), (1,), 0, ()))),
@@ -295,7 +295,7 @@ def test_when_a_table_entry_is_mended_then_it_is_accepted() -> None:
     assert decode(raw(p.Ack, (1, COUNT_MAX - 2, 1, 1, ((1, 1, 1), (2, 1, 1)), None, ())))
     assert decode(raw(p.NewList, (1, 1, 1, 1, (), VIEW, ((1, 0),)), (7, 1)))
     assert decode(raw(p.NotMember, VIEW))
-    assert decode(raw(p.Collected, (1, 5, 5, VIEW, ((1, 0),))))
+    assert decode(raw(p.Collected, (1, 5, 5, VIEW, ((1, 0),)), (7, 1)))
     assert decode(raw(p.Hello, (1, B16, "a" * 255, 0), 1, 0, B16))
     assert decode(raw(p.ListChangeRequest, (5, MEMBER), False))
     assert decode(raw(p.Poll, 1, tuple(range(codec.MEMBERS_MAX))))

@@ -225,7 +225,7 @@ def test_when_a_member_is_gone_then_what_it_left_unordered_ends() -> None:
 def test_when_a_joiner_starts_then_its_log_begins_with_the_block_that_names_it() -> None:
     queue = OrderingQueue()
     queue.start_at(Order(3, 40, A, B, view=VIEW, vector=((A, 7), (B, 2))))
-    assert (queue.frontier, queue.base, queue.started_epoch) == (40, 39, 3)
+    assert (queue.frontier, queue.base, queue.seat_ts) == (40, 39, 40)
     assert queue.vector() == ((A, 7), (B, 2))
     assert queue.add_batch(data(A, 7), HORIZON) == "duplicate data"
     assert queue.add_batch(data(A, 8), HORIZON) == ""
