@@ -277,7 +277,7 @@ _BODIES: Final[dict[type[p.Packet], Any]] = {
     p.ListChangeRequest: tuple[_Change, bool],
     p.Probe: tuple[_Sites],
     p.Collected: tuple[_Position, _Descent],
-    p.NotMember: tuple[_View],
+    p.NotMember: tuple[_Site, _View],
     p.Hello: tuple[_Member, p.Standing, _Site, _Boot],
     p.Poll: tuple[_Count, _Sites],
     p.PollReply: tuple[_Count, bool],
@@ -353,7 +353,7 @@ def _body(packet: p.Packet) -> tuple[object, ...]:
             view = _wire_view(position.view)
             return (position.epoch, position.ts, position.view_ts, view, position.vector), descent
         case p.NotMember():
-            return (_wire_view(packet.view),)
+            return packet.subject, _wire_view(packet.view)
         case p.Hello():
             answers = packet.answers.to_bytes(BOOT_BYTES, "big")
             return _wire_member(packet.member), packet.standing, packet.chain, answers

@@ -435,12 +435,16 @@ class Engine:
         return member is not None and member.boot == self.site.member.boot
 
     def _on_list_change_request(self, packet: p.ListChangeRequest) -> None:
-        if self.membership.on_request(packet):
+        if self.membership.on_request(packet, self.delivery.view):
             self._check_suspects()
 
     def _on_not_member(self, packet: p.NotMember) -> None:
-        """R17. An older view than ours says nothing: the sender may not know us yet."""
-        if packet.view.id >= self.site.view.id and not self._names_me(packet.view):
+        """R17. An older view than ours says nothing: the sender may not know us yet. A joiner that hears
+        this had a seat without knowing, and lost it: it must come under another name."""
+        site = self.site
+        if packet.subject != site.me or self._names_me(packet.view):
+            return
+        if site.outside or packet.view.id >= site.view.id:
             self._end(self.membership.ending())
 
     # -- birth and view change -------------------------------------------------------------------

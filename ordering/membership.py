@@ -181,7 +181,7 @@ class Membership:
 
     # -- being asked -----------------------------------------------------------------------------
 
-    def on_request(self, request: ListChangeRequest) -> bool:
+    def on_request(self, request: ListChangeRequest, delivered: View | None) -> bool:
         """Keep a request and pass it on, or answer it. True if it gives cause for suspicion (R6)."""
         site = self.site
         change = request.change
@@ -194,6 +194,7 @@ class Membership:
                 return False
             if self._has_had_seat(request):
                 site.count("dropped: request of one that had its seat")
+                self.tell_outsider(change.member.site, change.member.address, delivered)
                 return False
         self._pass_on(request)
         return change.kind is ChangeKind.JOIN and self._is_restart(change.member)
@@ -294,7 +295,7 @@ class Membership:
             if site.stability.majority >= ts:
                 self._dropped.remove((ts, member))
                 if not delivered.has(member.site):
-                    site.multicast_to((member.address,), NotMember(site.head(), delivered))
+                    site.multicast_to((member.address,), NotMember(site.head(), member.site, delivered))
 
     def tell_outsider(self, sender: SiteId, address: str, delivered: View | None) -> None:
         """Somebody of our chain speaks who is in no majority-held view (R17); say so, not too often."""
@@ -306,7 +307,7 @@ class Membership:
             if len(self._told) > REQUESTS_MAX:
                 self._told.clear()
             self._told[sender] = site.now
-            site.multicast_to((address,), NotMember(site.head(), delivered))
+            site.multicast_to((address,), NotMember(site.head(), sender, delivered))
 
     def doubt_seat(self) -> None:
         """A learner that has never heard that a majority holds its seat, in a ring without progress, shows

@@ -202,9 +202,10 @@ class Collected(msgspec.Struct, frozen=True, tag=8, array_like=True):
 
 
 class NotMember(msgspec.Struct, frozen=True, tag=9, array_like=True):
-    """Tells a site that a majority-held view no longer contains it (R17)."""
+    """Tells ``subject`` that a majority-held view no longer contains it (R17)."""
 
     head: Head
+    subject: SiteId
     view: View
 
 

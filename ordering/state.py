@@ -59,7 +59,7 @@ class Meaning(Enum):
 
 _OUTSIDE_LEGAL: Final[Mapping[State, tuple[type, ...]]] = {
     State.FOUNDING: (p.Hello, p.RecoveryStart),
-    State.JOINING: (p.NewList, p.Collected),
+    State.JOINING: (p.NewList, p.Collected, p.NotMember),
 }
 
 _RING_LEGAL: Final = (

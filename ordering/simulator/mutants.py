@@ -192,8 +192,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "a removed site serves on",
         "12: a removed site must stop (R17)",
         "ordering.engine:Engine._on_not_member",
-        "if packet.view.id >= self.site.view.id and not self._names_me(packet.view):",
-        "if False:",
+        "if packet.subject != site.me or self._names_me(packet.view):",
+        "if True:",
     ),
 )
 

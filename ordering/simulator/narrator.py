@@ -257,8 +257,8 @@ class Narrator(Checker):
                 return f"{verb} {change.kind.name} {self._member(change.member)}"
             case p.Collected(_, position, _):
                 return f"has collected everything up to slot {position.ts}"
-            case p.NotMember(_, view):
-                return f"tells a site that view {view.id} does not contain it"
+            case p.NotMember(_, subject, view):
+                return f"tells {self._site(subject)} that view {view.id} does not contain it"
             case p.Hello(_, member, standing, _, _):
                 return f"says hello: {self._member(member)} is {_STANDINGS[standing]}"
             case p.DataConfirm(_, seq):

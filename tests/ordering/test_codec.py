@@ -91,7 +91,7 @@ PACKETS: dict[type, st.SearchStrategy[Any]] = {
     p.ListChangeRequest: st.builds(p.ListChangeRequest, heads, changes, st.booleans()),
     p.Probe: st.builds(p.Probe, heads, site_tuples),
     p.Collected: st.builds(p.Collected, heads, positions(), descents),
-    p.NotMember: st.builds(p.NotMember, heads, views()),
+    p.NotMember: st.builds(p.NotMember, heads, any_site, views()),
     p.Hello: st.builds(p.Hello, heads, members, st.sampled_from(p.Standing), any_site, boots),
     p.Poll: st.builds(p.Poll, heads, counts, site_tuples),
     p.PollReply: st.builds(p.PollReply, heads, counts, st.booleans()),
@@ -258,12 +258,12 @@ BODY_TABLE = [
     ("a negative depth", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), VIEW, ((1, 0),)), (7, -1))),
     ("a view after its slot", p.Collected, raw(p.Collected, (1, 5, 6, VIEW, ((1, 0),)), (7, 1))),
     ("a vector that lacks a member", p.Collected, raw(p.Collected, (1, 5, 5, VIEW, ()), (7, 1))),
-    ("a member twice", p.NotMember, raw(p.NotMember, ((1, 0), (MEMBER, MEMBER), (1,), (1,), 0, ()))),
-    ("a member without a site", p.NotMember, raw(p.NotMember, ((1, 0), ((0, *MEMBER[1:]),), (), (), 0, ()))),
-    ("a foreign voter", p.NotMember, raw(p.NotMember, ((1, 0), (MEMBER,), (2,), (1,), 0, ()))),
-    ("a voter twice", p.NotMember, raw(p.NotMember, ((1, 0), (MEMBER,), (1, 1), (1,), 0, ()))),
-    ("a foreign ring", p.NotMember, raw(p.NotMember, ((1, 0), (MEMBER,), (1,), (2,), 0, ()))),
-    ("a view without its last field", p.NotMember, raw(p.NotMember, VIEW[:-1])),
+    ("a member twice", p.NotMember, raw(p.NotMember, 1, ((1, 0), (MEMBER, MEMBER), (1,), (1,), 0, ()))),
+    ("a nameless member", p.NotMember, raw(p.NotMember, 1, ((1, 0), ((0, *MEMBER[1:]),), (), (), 0, ()))),
+    ("a foreign voter", p.NotMember, raw(p.NotMember, 1, ((1, 0), (MEMBER,), (2,), (1,), 0, ()))),
+    ("a voter twice", p.NotMember, raw(p.NotMember, 1, ((1, 0), (MEMBER,), (1, 1), (1,), 0, ()))),
+    ("a foreign ring", p.NotMember, raw(p.NotMember, 1, ((1, 0), (MEMBER,), (1,), (2,), 0, ()))),
+    ("a view without its last field", p.NotMember, raw(p.NotMember, 1, VIEW[:-1])),
     ("a long address", p.Hello, raw(p.Hello, (1, B16, "a" * 256, 0), 1, 0, B16)),
     ("an address not in UTF-8", p.Hello, raw(p.Hello, MEMBER, 1, 0, B16).replace(b"\xa1a", b"\xa1\xff")),
     ("no such change", p.ListChangeRequest, raw(p.ListChangeRequest, (9, MEMBER), False)),
@@ -294,7 +294,7 @@ def test_when_a_table_entry_is_mended_then_it_is_accepted() -> None:
     assert decode(raw(p.Data, (1, B16, 1, (4, 1), (b"x",))))
     assert decode(raw(p.Ack, (1, COUNT_MAX - 2, 1, 1, ((1, 1, 1), (2, 1, 1)), None, ())))
     assert decode(raw(p.NewList, (1, 1, 1, 1, (), VIEW, ((1, 0),)), (7, 1)))
-    assert decode(raw(p.NotMember, VIEW))
+    assert decode(raw(p.NotMember, 1, VIEW))
     assert decode(raw(p.Collected, (1, 5, 5, VIEW, ((1, 0),)), (7, 1)))
     assert decode(raw(p.Hello, (1, B16, "a" * 255, 0), 1, 0, B16))
     assert decode(raw(p.ListChangeRequest, (5, MEMBER), False))

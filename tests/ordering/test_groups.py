@@ -76,7 +76,7 @@ def dismissal(engine: Engine) -> Packet:
     """Another member's word that this site is out of the group."""
     mine = engine.site.head()
     head = Head(mine.group, mine.chain, SiteId(2), 1002, mine.epoch, 0, 0, 0, 0)
-    return p.NotMember(head, View(ViewId(9, 0), (), (), ()))
+    return p.NotMember(head, engine.site.me, View(ViewId(9, 0), (), (), ()))
 
 
 def timer(groups: Groups) -> int | None:
