@@ -287,7 +287,7 @@ _BODIES: Final[dict[type[p.Packet], Any]] = {
     p.RecoveryAckNewList: tuple[_Ballot],
     p.RecoveryAbort: tuple[_Ballot, _Ballot],
     p.DataConfirm: tuple[_Count],
-    p.Orphan: tuple[bool],
+    p.Orphan: tuple[_Address, bool],
     p.ChainAlive: tuple[_Address, _Descent],
 }
 

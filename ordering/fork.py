@@ -132,11 +132,17 @@ class Fork:
             self._well_at = site.now
             self.forced = False
             self._seek()
-        elif self.is_orphan():
-            site.multicast(Orphan(site.head(), self.forced))
-            self._lead()
+        else:
+            if site.descent.depth:
+                site.multicast_to(self._elsewhere(), self._statement())
+            if self.is_orphan():
+                site.multicast(self._statement())
+                self._lead()
         if site.config.minimum_size or site.descent.depth or self.forced:
             site.arm(Timer.FORK, self._period)
+
+    def _statement(self) -> Orphan:
+        return Orphan(self.site.head(), self.site.member.address, self.forced)
 
     def on_orphan(self, orphan: Orphan) -> None:
         self._orphans[orphan.head.sender] = self.site.now
@@ -229,14 +235,14 @@ class Fork:
         """A packet of another chain that asks for company, or that meets a chain which once forked."""
         site = self.site
         head = packet.head
-        address = site.addresses.get(head.sender)
         asks = head.epoch > 0 and isinstance(packet, RecoveryStart | Orphan)
+        address = packet.address if isinstance(packet, Orphan) else site.addresses.get(head.sender)
         if address is None or not (asks or site.descent.depth):
             return
         if self._has_majority():
             self._call_roll((address,))
         elif not asks and self._may_ask(address):
-            site.multicast_to((address,), Orphan(site.head(), forced=False))
+            site.multicast_to((address,), self._statement())
 
     def _may_ask(self, address: str) -> bool:
         """Not the same one again at once."""
@@ -251,11 +257,14 @@ class Fork:
 
     def _seek(self) -> None:
         """A forked chain looks for others of its kin where the group was configured to be."""
+        if self.site.descent.depth:
+            self._call_roll(self._elsewhere())
+
+    def _elsewhere(self) -> tuple[str, ...]:
+        """Configured addresses where nobody of our ring is."""
         site = self.site
-        if site.descent.depth:
-            ours = {member.address for member in site.view.members}
-            elsewhere = (*site.config.founders, *site.config.contacts)
-            self._call_roll(tuple(a for a in elsewhere if a not in ours))
+        ours = [member.address for member in site.view.members if member.site in site.view.ring]
+        return tuple(a for a in (*site.config.founders, *site.config.contacts) if a not in ours)
 
     def _call_roll(self, askers: tuple[str, ...]) -> None:
         """Who is here? Once a quorum has answered, ``askers`` are told that our chain lives."""

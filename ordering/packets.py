@@ -291,9 +291,11 @@ class DataConfirm(msgspec.Struct, frozen=True, tag=18, array_like=True):
 
 
 class Orphan(msgspec.Struct, frozen=True, tag=19, array_like=True):
-    """R9: this voter has lost its majority and would go on without. ``forced``: an operator says so."""
+    """R9: this site has lost its majority. To members of its chain: it would go on without, ``forced`` by
+    an operator's order. To others of the group: does the group live with you?"""
 
     head: Head
+    address: str
     forced: bool
 
 

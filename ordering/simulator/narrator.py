@@ -268,7 +268,7 @@ class Narrator(Checker):
 
     def _recovery(self, packet: p.Packet) -> str:
         match packet:
-            case p.Orphan(_, forced):
+            case p.Orphan(_, _, forced):
                 why = "by an operator's order" if forced else "and would go on without"
                 return f"has lost the majority, {why}"
             case p.ChainAlive(head, _, descent):

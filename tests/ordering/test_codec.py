@@ -111,7 +111,7 @@ PACKETS: dict[type, st.SearchStrategy[Any]] = {
     p.RecoveryAckNewList: st.builds(p.RecoveryAckNewList, heads, ballots),
     p.RecoveryAbort: st.builds(p.RecoveryAbort, heads, ballots, ballots),
     p.DataConfirm: st.builds(p.DataConfirm, heads, counts),
-    p.Orphan: st.builds(p.Orphan, heads, st.booleans()),
+    p.Orphan: st.builds(p.Orphan, heads, addresses, st.booleans()),
     p.ChainAlive: st.builds(p.ChainAlive, heads, addresses, descents),
 }
 packets: st.SearchStrategy[p.Packet] = st.one_of(*PACKETS.values())
