@@ -273,10 +273,10 @@ _BODIES: Final[dict[type[p.Packet], Any]] = {
     p.Ack: tuple[_Order],
     p.Confirm: tuple[()],
     p.Nack: tuple[_Site, _Count, _Count, tuple[_Run, ...], _Count | None],
-    p.NewList: tuple[_ViewOrder, _Descent],
+    p.NewList: tuple[_ViewOrder, _Descent, _Vector],
     p.ListChangeRequest: tuple[_Change, bool],
     p.Probe: tuple[_Sites],
-    p.Collected: tuple[_Position, _Descent],
+    p.Collected: tuple[_Position, _Descent, _Vector],
     p.NotMember: tuple[_Site, _View],
     p.Hello: tuple[_Member, p.Standing, _Site, _Boot],
     p.Poll: tuple[_Count, _Sites],
@@ -287,8 +287,8 @@ _BODIES: Final[dict[type[p.Packet], Any]] = {
     p.RecoveryAckNewList: tuple[_Ballot],
     p.RecoveryAbort: tuple[_Ballot, _Ballot],
     p.DataConfirm: tuple[_Count],
-    p.Orphan: tuple[_Address, bool],
-    p.ChainAlive: tuple[_Address, _Descent],
+    p.Orphan: tuple[_Address, bool, _Count],
+    p.ChainAlive: tuple[_Address, _Descent, _Count, _Count],
 }
 
 
@@ -345,13 +345,13 @@ def _body(packet: p.Packet) -> tuple[object, ...]:
         case p.Ack():
             return (_wire_order(packet.order),)
         case p.NewList():
-            return _wire_order(packet.order), packet.descent
+            return _wire_order(packet.order), packet.descent, packet.departed
         case p.ListChangeRequest():
             change = (packet.change.kind, _wire_member(packet.change.member))
             return change, packet.forwarded
-        case p.Collected(_, position, descent):
+        case p.Collected(_, position, descent, departed):
             view = _wire_view(position.view)
-            return (position.epoch, position.ts, position.view_ts, view, position.vector), descent
+            return (position.epoch, position.ts, position.view_ts, view, position.vector), descent, departed
         case p.NotMember():
             return packet.subject, _wire_view(packet.view)
         case p.Hello():

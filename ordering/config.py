@@ -72,6 +72,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise ConfigurationError(f"{name}: must be positive, is {getattr(self, name)}")
+        if self.remove_ms < 0:
+            raise ConfigurationError(f"remove_ms: must be 0 (never) or positive, is {self.remove_ms}")
         if self.minimum_size < 0:
             raise ConfigurationError(
                 f"minimum_size: must be 0 (a majority, always) or a number of voters, is {self.minimum_size}"

@@ -25,7 +25,8 @@ from ordering.events import (
     SubmitRequested,
     TimerFired,
 )
-from ordering.fork import ROLL_CALL, Fork
+from ordering.fork import Fork
+from ordering.kin import ROLL_CALL
 from ordering.lanes import Lanes
 from ordering.membership import Membership
 from ordering.packets import ChangeKind, Order, Packet, Standing
@@ -135,7 +136,7 @@ class Engine:
             case Started(founder):
                 self._start(founder=founder)
             case ChangeRequested(kind, subject):
-                self._change(kind, subject)
+                self.membership.request(kind, subject)
             case StateTransferred(ts):
                 self._on_state(ts)
             case ForkRequested():
@@ -206,23 +207,6 @@ class Engine:
         self.site.disarm(Timer.HELLO)
         self.membership.want(ChangeKind.JOIN, self.site.member)
 
-    def _change(self, kind: ChangeKind, subject: int) -> None:
-        site = self.site
-        if site.outside:
-            raise MembershipError(f"kind: cannot ask for {kind.name} while {site.state.value}; join first")
-        if kind is ChangeKind.LEAVE:
-            if site.view.electorate == (site.me,):
-                raise MembershipError("kind: the last voter cannot LEAVE; stop the process instead")
-            self.membership.leaving = True
-            return
-        member = next((m for m in site.view.members if m.site == subject), None)
-        if kind is not ChangeKind.REMOVE or member is None:
-            raise MembershipError(
-                f"site: {subject} is not a member that can be asked to {kind.name};"
-                " use LEAVE for this site or REMOVE with a member's id"
-            )
-        self.membership.want(ChangeKind.REMOVE, member)
-
     def _force_fork(self) -> None:
         if self.site.outside or not self.site.epoch:
             raise MembershipError(
@@ -256,6 +240,9 @@ class Engine:
         new_epoch = position.epoch > site.epoch
         if new_epoch:
             site.epoch = position.epoch
+            site.begin_chain(position.ts)
+            site.disarm(Timer.HELLO)
+            self.fork.installed()
             self.recovery.enter_epoch()
             self._leave_epoch()
             self.detection.enter_epoch()
@@ -306,10 +293,11 @@ class Engine:
             self._leave_epoch()
         else:
             self.site.count("dropped: foreign chain")
-            self.fork.answer(packet)
+            self.fork.kin.on_foreign(packet)
 
     def _leave_epoch(self) -> None:
         self.token.forget()
+        self.transfer.forget()
         self.retransmission.behind_epoch = 0
 
     def _learn(self, packet: Packet) -> bool:
@@ -394,6 +382,7 @@ class Engine:
         if view is None or site.me in view.electorate:
             return
         self._enter_as_learner(packet.head, packet.descent, order.epoch, order.ts)
+        site.queue.departed.update(packet.departed)
         site.queue.start_at(order)
         self.delivery.start_at(order.ts)
         self._ask_for_state(order.ts)
@@ -406,6 +395,7 @@ class Engine:
             self.transfer.on_collected(packet)
         elif self._names_me(position.view) and site.me not in position.view.electorate:
             self._enter_as_learner(packet.head, packet.descent, position.epoch, position.ts)
+            site.queue.departed.update(packet.departed)
             site.queue.leap(position)
             site.queue.started_at = position.ts
             site.stability.leap(position.ts, new_epoch=True)
@@ -419,7 +409,8 @@ class Engine:
         site.descent = descent
         site.epoch = epoch
         site.begin_chain(ts)
-        site.stability.note(head)
+        if head.epoch == epoch:  # a later epoch's statements do not count in this one (R3)
+            site.stability.note(head)
         site.state = State.NOT_TOKEN_SITE
 
     def _ask_for_state(self, ts: int) -> None:
@@ -488,7 +479,7 @@ class Engine:
 
     def _on_poll_reply(self, packet: p.PollReply) -> None:
         if packet.round > ROLL_CALL:
-            self.fork.on_roll_call(packet)
+            self.fork.kin.on_roll_call(packet)
         else:
             self.recovery.on_poll_reply(packet)
 

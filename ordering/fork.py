@@ -13,11 +13,7 @@ A fork that cannot come about is undone: a site of S that is heard in a later ep
 never entered and never will, so nothing was proposed, and the others go back with the promises they
 had given. One of S that died is left behind by a further fork.
 
-Where the lost were only cut off, two chains live. When they meet, the one with fewer forks stays, then
-the lower id; the sites of the other end and join as new. A site without a majority yields to any
-chain that has one. So one chain remains, and it is the one that never gave up its majority, if that
-still lives. Whether a chain lives is no matter of memory: those heard a moment ago may just have
-left it. A site says so (ChainAlive) only when a quorum has answered a roll call since it was asked.
+Where the lost were only cut off, two chains live; ``kin`` says what happens when they meet.
 """
 
 import msgspec
@@ -25,24 +21,14 @@ import msgspec
 from ordering.config import MS
 from ordering.detection import Detection
 from ordering.errors import MembershipError
+from ordering.kin import Kin
 from ordering.naming import chain_id
-from ordering.packets import (
-    ChainAlive,
-    Descent,
-    Head,
-    Orphan,
-    Packet,
-    Poll,
-    PollReply,
-    RecoveryStart,
-)
+from ordering.packets import ChainAlive, Descent, Head, Orphan, RecoveryStart
 from ordering.recovery import Instance, Recovery
 from ordering.site import Site, Timer
 from ordering.views import SiteId, View, ViewId
 
 STATEMENTS = 8  # so many times in orphan_ms an orphan says that it is one
-ASKERS_MAX = 64
-ROLL_CALL = 1 << 40  # its rounds are above those of a poll
 
 
 class Parent(msgspec.Struct, frozen=True):
@@ -65,15 +51,11 @@ class Fork:
         self._parents: list[Parent] = []
         self._entered_at = 0
         self._well_at = 0  # when we last had a majority, as far as we looked
-        self._unwell_since: int | None = None  # when a younger chain first found us without
         self._orphans: dict[SiteId, int] = {}
         self._later: dict[SiteId, int] = {}  # heard in a later epoch of this chain, and when
         self._company: tuple[SiteId, ...] = ()
         self._company_since = 0
-        self._askers: dict[str, None] = {}  # addresses that are to hear that our chain lives
-        self._round = ROLL_CALL
-        self._asked: dict[str, int] = {}  # when each asked last: not again at once
-        self._present: dict[SiteId, None] = {}
+        self.kin = Kin(site, self._has_majority)
 
     @property
     def _period(self) -> int:
@@ -87,6 +69,7 @@ class Fork:
 
     def installed(self) -> None:
         """An install makes the chain we are in our own."""
+        self.kin.forget()
         if self._parents:
             self._parents.clear()
             self.start()
@@ -131,18 +114,17 @@ class Fork:
         if self._has_majority():
             self._well_at = site.now
             self.forced = False
-            self._seek()
-        else:
             if site.descent.depth:
-                site.multicast_to(self._elsewhere(), self._statement())
+                self.kin.call_roll(dict.fromkeys(self.kin.elsewhere(), 0))
+        else:
+            statement = self.kin.statement(forced=self.forced)
+            if site.descent.depth:
+                site.multicast_to(self.kin.elsewhere(), statement)
             if self.is_orphan():
-                site.multicast(self._statement())
+                site.multicast(statement)
                 self._lead()
         if site.config.minimum_size or site.descent.depth or self.forced:
             site.arm(Timer.FORK, self._period)
-
-    def _statement(self) -> Orphan:
-        return Orphan(self.site.head(), self.site.member.address, self.forced)
 
     def on_orphan(self, orphan: Orphan) -> None:
         self._orphans[orphan.head.sender] = self.site.now
@@ -226,83 +208,10 @@ class Fork:
         self._company = ()
         self._orphans.clear()
         self._later.clear()
-        self._askers.clear()
+        self.kin.forget()
         self.detection.enter_epoch()
 
-    # -- chains that meet --------------------------------------------------------------------------
-
-    def answer(self, packet: Packet) -> None:
-        """A packet of another chain that asks for company, or that meets a chain which once forked."""
-        site = self.site
-        head = packet.head
-        asks = head.epoch > 0 and isinstance(packet, RecoveryStart | Orphan)
-        address = packet.address if isinstance(packet, Orphan) else site.addresses.get(head.sender)
-        if address is None or not (asks or site.descent.depth):
-            return
-        if self._has_majority():
-            self._call_roll((address,))
-        elif not asks and self._may_ask(address):
-            site.multicast_to((address,), self._statement())
-
-    def _may_ask(self, address: str) -> bool:
-        """Not the same one again at once."""
-        site = self.site
-        if site.now - self._asked.get(address, -(10**18)) < site.config.request_ms * MS:
-            return False
-        if len(self._asked) > ASKERS_MAX:
-            self._asked.clear()
-            self._askers.clear()
-        self._asked[address] = site.now
-        return True
-
-    def _seek(self) -> None:
-        """A forked chain looks for others of its kin where the group was configured to be."""
-        if self.site.descent.depth:
-            self._call_roll(self._elsewhere())
-
-    def _elsewhere(self) -> tuple[str, ...]:
-        """Configured addresses where nobody of our ring is."""
-        site = self.site
-        ours = [member.address for member in site.view.members if member.site in site.view.ring]
-        return tuple(a for a in (*site.config.founders, *site.config.contacts) if a not in ours)
-
-    def _call_roll(self, askers: tuple[str, ...]) -> None:
-        """Who is here? Once a quorum has answered, ``askers`` are told that our chain lives."""
-        site = self.site
-        askers = tuple(asker for asker in askers if self._may_ask(asker))
-        if not askers or site.fenced or not self._has_majority():
-            return
-        self._askers.update(dict.fromkeys(askers))
-        self._round += 1
-        self._present = {site.me: None}
-        site.multicast(Poll(site.head(), self._round, ()))
-        self._count()
-
-    def on_roll_call(self, reply: PollReply) -> None:
-        if reply.round == self._round and self._askers:
-            self._present[reply.head.sender] = None
-            self._count()
-
-    def _count(self) -> None:
-        site = self.site
-        if site.fenced or not site.view.is_quorum(self._present, joint=site.stability.joint(site.view)):
-            return
-        claim = ChainAlive(site.head(), site.member.address, site.descent)
-        site.multicast_to(tuple(self._askers), claim)
-        self._askers.clear()
-
     def yields_to(self, claim: ChainAlive) -> bool:
-        """Whether this site must end because the group lives in the chain that speaks here."""
-        site = self.site
-        if claim.descent.root != site.descent.root:
-            return False
-        patience = site.config.orphan_ms * MS
-        if (claim.descent.depth, claim.head.chain) < (site.descent.depth, site.chain):
-            return site.queue.fork is None or site.now - self._entered_at >= patience
-        if self._has_majority():
-            self._unwell_since = None
-            self._call_roll((claim.address,))
-            return False
-        if self._unwell_since is None:
-            self._unwell_since = site.now
-        return site.now - self._unwell_since >= patience
+        """Whether this site must end for the sake of another chain."""
+        in_doubt_since = None if self.site.queue.fork is None else self._entered_at
+        return self.kin.yields_to(claim, in_doubt_since)

@@ -40,7 +40,7 @@ membership has ended, until it is closed.
 from bisect import bisect_left, insort
 from itertools import takewhile
 from random import Random
-from typing import Final, NamedTuple, TypeAlias, assert_never
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -173,7 +173,7 @@ class Groups:
 
     # -- the door --------------------------------------------------------------------------------
 
-    def handle(self, event: GroupsEvent, now: int) -> list[Outcome]:
+    def handle(self, event: GroupsEvent | LocalEvent, now: int) -> list[Outcome]:
         """React to one event at ``now``; groups of which it asks nothing are left out."""
         if now < self._now:
             raise InvariantViolation(f"time went back from {self._now} to {now}")
@@ -186,7 +186,8 @@ class Groups:
             case InGroup():
                 outcomes = [self._tell(self._find(event.group), event.event)]
             case _:
-                assert_never(event)
+                name = type(event).__name__
+                raise GroupError(f"event: {name} is about one group; wrap it: InGroup(name, event)")
         return [outcome for outcome in outcomes if outcome.effects or outcome.error is not None]
 
     def admits(self, head: Head) -> bool:

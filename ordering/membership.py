@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ordering.config import MS
 from ordering.detection import Detection
 from ordering.effects import Ending
+from ordering.errors import MembershipError
 from ordering.packets import Change, ChangeKind, ListChangeRequest, NotMember, Order
 from ordering.retransmission import block_packet
 from ordering.site import Site, Timer
@@ -120,6 +121,27 @@ class Membership:
         self._told: dict[SiteId, int] = {}
 
     # -- asking ----------------------------------------------------------------------------------
+
+    def request(self, kind: ChangeKind, subject: SiteId) -> None:
+        """An operator's change."""
+        site = self.site
+        if kind not in (ChangeKind.LEAVE, ChangeKind.REMOVE):
+            raise MembershipError(
+                f"kind: {kind.name} is not an operator's change; use LEAVE for this site or REMOVE with a"
+                " member's id"
+            )
+        if site.outside:
+            raise MembershipError(f"kind: cannot ask for {kind.name} while {site.state.value}; join first")
+        leaver = site.me if kind is ChangeKind.LEAVE else subject
+        if site.view.electorate == (leaver,):
+            raise MembershipError(f"kind: the last voter cannot {kind.name}; stop the process instead")
+        if kind is ChangeKind.LEAVE:
+            self.leaving = True
+            return
+        member = site.view.member(subject)
+        if member is None:
+            raise MembershipError(f"site: {subject} is not a member; REMOVE takes a member's id")
+        self.want(ChangeKind.REMOVE, member)
 
     def want(self, kind: ChangeKind, member: Member) -> None:
         key = (kind, member.site)

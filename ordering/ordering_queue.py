@@ -16,6 +16,7 @@ from ordering.qos import Level
 from ordering.views import SiteId, View
 
 DEPARTED_MAX = 1024
+DEPARTED_TOLD = 64
 
 
 class Source:
@@ -184,6 +185,9 @@ class OrderingQueue:
         if len(self.departed) > DEPARTED_MAX:
             del self.departed[next(iter(self.departed))]
 
+    def latest_departed(self) -> tuple[tuple[SiteId, int], ...]:
+        return tuple(self.departed.items())[-DEPARTED_TOLD:]
+
     def found(self, view: View) -> None:
         """Epoch 0 of a chain: its founders, and an empty order."""
         self.views = [(0, view)]
@@ -215,12 +219,13 @@ class OrderingQueue:
         self.base = self.frontier = self.last_real_ts = position.ts
         self.tail = None
         ends = [order.last_ts for order in self.blocks.values()]
-        known = self.known_end if self.views and position.epoch == self.view.id.epoch else 0
+        same_epoch = bool(self.views) and position.epoch == self.view.id.epoch
+        known = self.known_end if same_epoch else 0
         self.known_end = max([self.frontier, known, *ends])
         self.views = []
         fork = self.fork
         self._enter_view(position.view_ts, position.view, position.vector)
-        self.fork = fork
+        self.fork = fork if same_epoch else None
         self._drop_empty_sources()
 
     def _advance_source(self, source: Source, seq: int) -> None:

@@ -153,11 +153,15 @@ class Nack(msgspec.Struct, frozen=True, tag=4, array_like=True):
 
 
 class NewList(msgspec.Struct, frozen=True, tag=5, array_like=True):
-    """A view with its own slot: a membership change, or the install that opens an epoch."""
+    """A view with its own slot: a membership change, or the install that opens an epoch.
+
+    ``departed``: the latest that were members, with the slots that removed them; a joiner must know.
+    """
 
     head: Head
     order: Order
     descent: Descent
+    departed: tuple[tuple[SiteId, int], ...] = ()
 
 
 class ListChangeRequest(msgspec.Struct, frozen=True, tag=6, array_like=True):
@@ -199,6 +203,7 @@ class Collected(msgspec.Struct, frozen=True, tag=8, array_like=True):
     head: Head
     position: Position
     descent: Descent
+    departed: tuple[tuple[SiteId, int], ...] = ()
 
 
 class NotMember(msgspec.Struct, frozen=True, tag=9, array_like=True):
@@ -297,14 +302,20 @@ class Orphan(msgspec.Struct, frozen=True, tag=19, array_like=True):
     head: Head
     address: str
     forced: bool
+    asks: int
 
 
 class ChainAlive(msgspec.Struct, frozen=True, tag=20, array_like=True):
-    """To a site of another chain of the group: this one lives, here and with a quorum."""
+    """To a site of another chain of the group: this one lives, here and with a quorum.
+
+    ``answers`` repeats the question of the site it is sent to, 0 if that asked none; ``asks`` is ours.
+    """
 
     head: Head
     address: str
     descent: Descent
+    asks: int
+    answers: int
 
 
 Packet: TypeAlias = (

@@ -37,6 +37,7 @@ from ordering.site import Site, Timer
 from ordering.views import SiteId, View, ViewId
 
 POLL_ROUNDS = 6
+POLL_DOUBLINGS = 4
 BACKOFF_DOUBLINGS = 3
 
 
@@ -137,7 +138,7 @@ class Recovery:
             return
         poll = Poll(site.head(), self._poll_round, self.detection.suspects())
         site.multicast_to(self._whom_to_ask(), poll)
-        site.arm(Timer.POLL, self.rtt.rto)
+        site.arm(Timer.POLL, self.rtt.rto << min(self._poll_tries - 1, POLL_DOUBLINGS))
 
     def on_poll(self, poll: Poll) -> None:
         site = self.site

@@ -183,4 +183,8 @@ class Retransmission:
 
 def block_packet(site: Site, order: Order) -> Packet:
     """An Order travels as an Ack, or as a NewList where it carries a view."""
-    return Ack(site.head(), order) if order.view is None else NewList(site.head(), order, site.descent)
+    return (
+        Ack(site.head(), order)
+        if order.view is None
+        else NewList(site.head(), order, site.descent, site.queue.latest_departed())
+    )

@@ -3,7 +3,15 @@
 from ordering.config import MS
 from ordering.detection import Detection
 from ordering.effects import Abandoned, Accepted
-from ordering.errors import KTooLarge, MessageTooLarge, NoPrimary, NotMember, Overloaded
+from ordering.errors import (
+    KTooLarge,
+    MessageTooLarge,
+    NoPrimary,
+    NotMember,
+    Overloaded,
+    SubmitError,
+    UnknownQos,
+)
 from ordering.events import SubmitRequested
 from ordering.lanes import Lanes
 from ordering.packets import Batch, Data, Order
@@ -63,6 +71,8 @@ class Submission:
         limit = site.config.message_bytes_max
         size = 0
         for index, message in enumerate(request.messages):
+            if not isinstance(message, bytes):
+                raise SubmitError(f"messages[{index}]: must be bytes, is {type(message).__name__}; encode it")
             if len(message) > limit:
                 raise MessageTooLarge(
                     f"messages[{index}]: {len(message)} bytes exceed message_bytes_max ({limit});"
@@ -81,11 +91,18 @@ class Submission:
             or waiting_bytes + size > site.config.window_bytes
         ):
             raise Overloaded(
-                f"{waiting} messages ({waiting_bytes} bytes) wait to be ordered or confirmed;"
-                " retry after the next delivery, or raise window_messages / window_bytes"
+                f"{waiting} messages ({waiting_bytes} bytes) wait to be ordered or confirmed, and"
+                f" {len(request.messages)} more ({size} bytes) do not fit beside them;"
+                " retry after the next delivery, submit fewer, or raise window_messages / window_bytes"
             )
 
     def _check_qos(self, qos: Qos) -> None:
+        if qos.level not in tuple(Level):
+            raise UnknownQos(f"qos.level: {qos.level} is unknown; use MAJORITY, TOTAL, … or k_resilient(K)")
+        if qos.k and qos.level != Level.K_RESILIENT:
+            raise UnknownQos(
+                f"qos.k: {qos.k} means nothing at {Level(qos.level).name}; leave it 0 or use k_resilient(K)"
+            )
         voters = len(self.site.view.electorate)
         if qos.level == Level.K_RESILIENT and not 0 <= qos.k < voters:
             raise KTooLarge(f"qos.k: {qos.k} must be at least 0 and below the number of voters ({voters})")

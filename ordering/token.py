@@ -120,6 +120,8 @@ class Token:
             if shown or site.queue.frontier > passing.last_ts:
                 if not self._pass_tries:
                     self.rtt.sample(site.now - self._passed_at)
+                else:
+                    self.rtt.late()
                 self.passing = None
                 self.detection.settle(passing.next_site)
                 site.disarm(Timer.PASS)

@@ -43,6 +43,7 @@ class Transfer:
         if self.wanted is not None or site.now - self._refused[1] < patience:
             return
         self.wanted = position
+        site.queue.departed.update(refusal.departed)
         donors = tuple(s for s in position.view.electorate if s != site.me)
         site.out.append(RequestState(position.ts, site.chain, donors))
 
@@ -52,7 +53,12 @@ class Transfer:
         position = self._position()
         if position is not None:
             site.count("collected refusals")
-            site.unicast(asker, Collected(site.head(), position, site.descent))
+            site.unicast(asker, Collected(site.head(), position, site.descent, site.queue.latest_departed()))
+
+    def forget(self) -> None:
+        """We have entered another chain: a position of the old one means nothing here."""
+        self.wanted = None
+        self._refused = ((-1, 0), 0)
 
     def take(self, ts: int) -> Position | None:
         """The state at ``ts`` is here. Returns the position to go on from, if there is a gap to leap."""

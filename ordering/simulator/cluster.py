@@ -52,6 +52,8 @@ class Cluster:
         self._on_effect = [c.on_effect for c in checkers if type(c).on_effect is not Checker.on_effect]
         self._on_settled = [c.on_settled for c in checkers if type(c).on_settled is not Checker.on_settled]
         self.left_broken: set[str] = set()
+        self.transfer_ms: tuple[int, ...] = (0,)  # how long a state may travel
+        self.transfer_rng = Random(seed)
         self._next_site = 0
 
     def watch(self, listener: Checker) -> None:
@@ -178,7 +180,8 @@ class Cluster:
                 process.view_ts = ts
             case RequestState(ts, _, donors):
                 process.wanted_state = ts
-                self.clock.after(0, lambda: self._transfer(process, ts, donors))
+                delay = self.transfer_rng.choice(self.transfer_ms) * MS
+                self.clock.after(delay, lambda: self._transfer(process, ts, donors))
             case EndMembership(ending):
                 process.ended = effect
                 wait = REJOIN_AFTER_LEAVE if ending is Ending.LEFT else RESTART_AFTER_END

@@ -91,7 +91,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a chain lives from hearsay",
         "4: two chains yield to each other (R9)",
-        "ordering.fork:Fork._count",
+        "ordering.kin:Kin._count",
         "if site.fenced or not site.view.is_quorum(self._present, joint=site.stability.joint(site.view)):",
         "if site.fenced:",
     ),

@@ -25,7 +25,7 @@ from ordering.effects import (
     Retract,
     Unicast,
 )
-from ordering.fork import ROLL_CALL
+from ordering.kin import ROLL_CALL
 from ordering.qos import Level, Qos
 from ordering.simulator.checkers.base import Checker
 from ordering.views import NO_SITE, Member, SiteId, View
@@ -237,7 +237,7 @@ class Narrator(Checker):
         match packet:
             case p.Ack(_, order):
                 return self._order(order)
-            case p.NewList(_, order, _):
+            case p.NewList(_, order, _, _):
                 return f"{'announces' if order.is_install else 'orders'} {self._order(order)}"
             case p.Data(_, batch):
                 span = _span(batch.first_seq, len(batch.messages)) if batch.first_seq else "unnumbered"
@@ -255,7 +255,7 @@ class Narrator(Checker):
             case p.ListChangeRequest(_, change, forwarded):
                 verb = "passes on a request to" if forwarded else "asks to"
                 return f"{verb} {change.kind.name} {self._member(change.member)}"
-            case p.Collected(_, position, _):
+            case p.Collected(_, position, _, _):
                 return f"has collected everything up to slot {position.ts}"
             case p.NotMember(_, subject, view):
                 return f"tells {self._site(subject)} that view {view.id} does not contain it"
@@ -268,10 +268,10 @@ class Narrator(Checker):
 
     def _recovery(self, packet: p.Packet) -> str:
         match packet:
-            case p.Orphan(_, _, forced):
+            case p.Orphan(_, _, forced, _):
                 why = "by an operator's order" if forced else "and would go on without"
                 return f"has lost the majority, {why}"
-            case p.ChainAlive(head, _, descent):
+            case p.ChainAlive(head, _, descent, _, _):
                 return f"says that chain {head.chain:x} lives (forked {descent.depth} times)"
             case p.Poll(_, round_, _) if round_ > ROLL_CALL:
                 return "calls the roll"

@@ -68,6 +68,8 @@ def simulate(plan: Plan, extra: tuple[Checker, ...] = (), *, stop_broken: bool =
     tally = Tally()
     checkers = [*make_checkers(), tally, *extra]
     cluster = Cluster(config, rng.getrandbits(64), checkers)
+    if plan.faults is FaultMix.SWARM:
+        cluster.transfer_ms = (0, 0, 20, 200, 800)
     workload = Workload(cluster, Random(rng.getrandbits(64)), plan.rate)
     kinds = plan.draw_kinds(rng)
     gap_ms = 400 if plan.faults is FaultMix.LIGHT else rng.choice((100, 200, 400))

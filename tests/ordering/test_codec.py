@@ -87,10 +87,10 @@ PACKETS: dict[type, st.SearchStrategy[Any]] = {
     p.Ack: st.builds(p.Ack, heads, acks),
     p.Confirm: st.builds(p.Confirm, heads),
     p.Nack: st.builds(p.Nack, heads, any_site, counts, counts, st.lists(runs).map(tuple), st.none() | counts),
-    p.NewList: st.builds(p.NewList, heads, view_orders(), descents),
+    p.NewList: st.builds(p.NewList, heads, view_orders(), descents, vectors),
     p.ListChangeRequest: st.builds(p.ListChangeRequest, heads, changes, st.booleans()),
     p.Probe: st.builds(p.Probe, heads, site_tuples),
-    p.Collected: st.builds(p.Collected, heads, positions(), descents),
+    p.Collected: st.builds(p.Collected, heads, positions(), descents, vectors),
     p.NotMember: st.builds(p.NotMember, heads, any_site, views()),
     p.Hello: st.builds(p.Hello, heads, members, st.sampled_from(p.Standing), any_site, boots),
     p.Poll: st.builds(p.Poll, heads, counts, site_tuples),
@@ -111,8 +111,8 @@ PACKETS: dict[type, st.SearchStrategy[Any]] = {
     p.RecoveryAckNewList: st.builds(p.RecoveryAckNewList, heads, ballots),
     p.RecoveryAbort: st.builds(p.RecoveryAbort, heads, ballots, ballots),
     p.DataConfirm: st.builds(p.DataConfirm, heads, counts),
-    p.Orphan: st.builds(p.Orphan, heads, addresses, st.booleans()),
-    p.ChainAlive: st.builds(p.ChainAlive, heads, addresses, descents),
+    p.Orphan: st.builds(p.Orphan, heads, addresses, st.booleans(), counts),
+    p.ChainAlive: st.builds(p.ChainAlive, heads, addresses, descents, counts, counts),
 }
 packets: st.SearchStrategy[p.Packet] = st.one_of(*PACKETS.values())
 
@@ -251,13 +251,13 @@ BODY_TABLE = [
     ("slots overflow", p.Ack, raw(p.Ack, (1, COUNT_MAX - 1, 1, 1, ((1, 1, 1), (2, 1, 1)), None, ()))),
     ("an ACK with a view", p.Ack, raw(p.Ack, (1, 1, 1, 1, (), VIEW, ()))),
     ("a run to ask for overflows", p.Nack, raw(p.Nack, 0, 1, 1, ((1, COUNT_MAX, 2),), None)),
-    ("a NewList without a view", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), None, ()), (7, 1))),
-    ("a vector of strangers", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), VIEW, ((2, 0),)), (7, 1))),
-    ("nobody in the ring", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), (*VIEW[:3], (), 0, ()), ()), (7, 1))),
-    ("no voters", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), (*VIEW[:2], (), (1,), 0, ()), ()), (7, 1))),
-    ("a negative depth", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), VIEW, ((1, 0),)), (7, -1))),
-    ("a view after its slot", p.Collected, raw(p.Collected, (1, 5, 6, VIEW, ((1, 0),)), (7, 1))),
-    ("a vector that lacks a member", p.Collected, raw(p.Collected, (1, 5, 5, VIEW, ()), (7, 1))),
+    ("a NewList without a view", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), None, ()), (7, 1), ())),
+    ("a vector of strangers", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), VIEW, ((2, 0),)), (7, 1), ())),
+    ("an empty ring", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), (*VIEW[:3], (), 0, ()), ()), (7, 1), ())),
+    ("no voters", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), (*VIEW[:2], (), (1,), 0, ()), ()), (7, 1), ())),
+    ("a negative depth", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), VIEW, ((1, 0),)), (7, -1), ())),
+    ("a view after its slot", p.Collected, raw(p.Collected, (1, 5, 6, VIEW, ((1, 0),)), (7, 1), ())),
+    ("a vector that lacks a member", p.Collected, raw(p.Collected, (1, 5, 5, VIEW, ()), (7, 1), ())),
     ("a member twice", p.NotMember, raw(p.NotMember, 1, ((1, 0), (MEMBER, MEMBER), (1,), (1,), 0, ()))),
     ("a nameless member", p.NotMember, raw(p.NotMember, 1, ((1, 0), ((0, *MEMBER[1:]),), (), (), 0, ()))),
     ("a foreign voter", p.NotMember, raw(p.NotMember, 1, ((1, 0), (MEMBER,), (2,), (1,), 0, ()))),
@@ -293,9 +293,9 @@ def test_when_a_table_entry_is_mended_then_it_is_accepted() -> None:
     assert decode(raw(p.Data, (1, B16, 0, (0, 0), (b"x",))))
     assert decode(raw(p.Data, (1, B16, 1, (4, 1), (b"x",))))
     assert decode(raw(p.Ack, (1, COUNT_MAX - 2, 1, 1, ((1, 1, 1), (2, 1, 1)), None, ())))
-    assert decode(raw(p.NewList, (1, 1, 1, 1, (), VIEW, ((1, 0),)), (7, 1)))
+    assert decode(raw(p.NewList, (1, 1, 1, 1, (), VIEW, ((1, 0),)), (7, 1), ()))
     assert decode(raw(p.NotMember, 1, VIEW))
-    assert decode(raw(p.Collected, (1, 5, 5, VIEW, ((1, 0),)), (7, 1)))
+    assert decode(raw(p.Collected, (1, 5, 5, VIEW, ((1, 0),)), (7, 1), ()))
     assert decode(raw(p.Hello, (1, B16, "a" * 255, 0), 1, 0, B16))
     assert decode(raw(p.ListChangeRequest, (5, MEMBER), False))
     assert decode(raw(p.Poll, 1, tuple(range(codec.MEMBERS_MAX))))
@@ -367,7 +367,7 @@ def test_when_the_largest_views_come_then_time_stays_bounded() -> None:
     crowd = tuple((site, B16, "", 0) for site in range(1, codec.MEMBERS_MAX + 1))
     names = tuple(range(1, codec.MEMBERS_MAX + 1))
     vector = tuple((site, 1) for site in names)
-    datagram = raw(p.NewList, (1, 1, 1, 1, (), ((1, 0), crowd, names, names, 1, names), vector), (7, 1))
+    datagram = raw(p.NewList, (1, 1, 1, 1, (), ((1, 0), crowd, names, names, 1, names), vector), (7, 1), ())
     start = time.perf_counter()
     packet, _ = decode(datagram)
     assert time.perf_counter() - start < 0.5

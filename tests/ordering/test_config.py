@@ -31,6 +31,7 @@ def test_when_only_founders_or_only_contacts_are_given_then_it_is_enough() -> No
         ({"suspect_ms": 5}, "rto_min_ms", "suspect_ms"),
         ({"suspect_ms": 1500}, "suspect_ms", "slow_ms"),
         ({"probe_ms": 700}, "probe_ms", "passive_ms"),
+        ({"remove_ms": -1}, "remove_ms", "0 (never)"),
         ({"minimum_size": -1}, "minimum_size", "a majority, always"),
         ({"orphan_ms": 1500}, "minority_ms", "orphan_ms"),
     ],

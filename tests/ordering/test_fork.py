@@ -21,12 +21,15 @@ def chains(stage: Stage) -> set[int]:
     return {process.engine.site.chain for process in stage.cluster.live()}
 
 
-def claim(stage: Stage, process: Process, chain: int, depth: int, root: int | None = None) -> list[object]:
+def claim(
+    stage: Stage, process: Process, chain: int, depth: int, root: int | None = None, *, solicited: bool = True
+) -> list[object]:
     """Let ``process`` hear that another chain lives."""
     site = process.engine.site
     head = Head(site.group, chain, SiteId(99), 99, 1, 0, 0, 0, 0)
     descent = Descent(site.descent.root if root is None else root, depth)
-    packet = ChainAlive(head, "elsewhere", descent)
+    asked = process.engine.fork.kin.question() if solicited else 7
+    packet = ChainAlive(head, "elsewhere", descent, 5, asked)
     now = process.local_time(stage.cluster.clock.now)
     return [e for e in process.engine.handle(PacketsReceived((packet,)), now) if isinstance(e, EndMembership)]
 
@@ -82,6 +85,7 @@ def test_when_an_elder_chain_lives_then_a_fork_yields() -> None:
     assert process.engine.site.descent.depth == 1
     assert claim(stage, process, chain=5, depth=2) == []  # younger, and we are well
     assert claim(stage, process, chain=root, depth=0, root=root + 1) == []  # no kin
+    assert claim(stage, process, chain=root, depth=0, solicited=False) == []  # late, or never asked for
     assert claim(stage, process, chain=root, depth=0) == [EndMembership(Ending.SUPERSEDED)]
 
 
@@ -92,7 +96,10 @@ def test_when_a_younger_chain_lives_then_only_who_has_long_lost_the_majority_yie
     stage.isolate("s1")
     stage.run(3 * SECOND)
     assert claim(stage, process, chain=5, depth=1) == []  # the first word of it
-    stage.run(stage.cluster.config.orphan_ms * MS)
+    for _ in range(4):  # as long as claims keep coming
+        stage.run(stage.cluster.config.orphan_ms * MS // 4 - 1)
+        assert claim(stage, process, chain=5, depth=1) == []
+    stage.run(10)
     assert claim(stage, process, chain=5, depth=1) == [EndMembership(Ending.SUPERSEDED)]
 
 

@@ -232,3 +232,25 @@ def test_when_a_site_is_alone_then_it_orders_and_delivers_at_once() -> None:
     stage = Stage.born(1)
     assert submit(stage, "s1", b"alone") is None
     assert [text for _, text in stage.journal.delivered[1]] == ["alone"]
+
+
+@pytest.mark.parametrize(
+    ("qos", "words"),
+    [
+        (Qos(Level.MAJORITY, 7), "qos.k: 7 means nothing at MAJORITY"),
+        (Qos(9), "qos.level: 9 is unknown"),  # type: ignore[arg-type]
+    ],
+)
+def test_when_a_quality_makes_no_sense_then_it_is_refused(qos: Qos, words: str) -> None:
+    """Nobody could decode it: it would stop the order behind it at every site."""
+    stage = Stage.born(3)
+    with pytest.raises(UnknownQos, match=words):
+        stage.process("s1").engine.handle(SubmitRequested((b"x",), qos), stage.cluster.clock.now)
+    stage.finish()
+
+
+def test_when_a_message_is_no_bytes_then_it_is_refused() -> None:
+    stage = Stage.born(3)
+    with pytest.raises(SubmitError, match="must be bytes, is str; encode it"):
+        stage.process("s1").engine.handle(SubmitRequested(("x",)), stage.cluster.clock.now)  # type: ignore[arg-type]
+    stage.finish()

@@ -61,7 +61,7 @@ class SourceOrder(OrderChecker):
         if stream is None:
             expected = 1 if _saw_start(log, delivery.source) else delivery.first_seq
             stream = self._streams[key] = Stream(expected)
-        if delivery.first_seq != stream.next_seq and stream.next_seq != ANYWHERE:
+        if stream.next_seq not in (delivery.first_seq, ANYWHERE):
             self.fail(
                 now,
                 f"site {key[0]} got message {key[1]}:{delivery.first_seq}, expected {stream.next_seq}",
