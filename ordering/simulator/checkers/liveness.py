@@ -118,6 +118,8 @@ class Liveness(OrderChecker):
         log = self.history.logs.get(key[0])
         if slot is not None and log is not None and log.start >= slot:
             return  # in the state the receiver took over
+        if slot is None and log is not None and log.floor:
+            return  # ahead of its slot elsewhere, and in the state the receiver leapt to
         if slot is None and key[0] != key[1] and self._first_view_at.get(key[0], now) >= due.at:
             return  # a message without a slot, and a receiver that came after it
         late = "never" if done_at is None else f"only at {done_at / 1e9:.3f}s"
