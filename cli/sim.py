@@ -37,11 +37,14 @@ console = Console(highlight=False, soft_wrap=True)
 messages = Console(stderr=True, highlight=False)
 
 
-Seed = Annotated[int | None, typer.Option(help="Replay this one run.", show_default=False)]
+Seed = Annotated[int | None, typer.Option(min=0, help="Replay this one run.", show_default=False)]
 Seeds = Annotated[
     int | None,
     typer.Option(
-        min=1, help=f"Run a campaign of this many seeds (default {CAMPAIGN_SEEDS}).", show_default=False
+        min=1,
+        help=f"Run a campaign of this many seeds (default {CAMPAIGN_SEEDS}; {COVERAGE_SEEDS} with --coverage;"
+        f" for each mutant {MUTANT_SEEDS}).",
+        show_default=False,
     ),
 ]
 FirstSeed = Annotated[int, typer.Option(min=0, help="Where the campaign starts.")]
@@ -128,7 +131,7 @@ def sim(
 
     _check_plan(plan_of)
     if record is not None:
-        _check_recorder()
+        _check_recorder(record)
     if mutants:
         _hunt(seeds or MUTANT_SEEDS, jobs or cores(), as_json=as_json)
     elif seed is not None:
@@ -137,7 +140,9 @@ def sim(
         count = seeds or (COVERAGE_SEEDS if coverage else CAMPAIGN_SEEDS)
         plans = (plan_of(number) for number in range(first_seed, first_seed + count))
         summary, whole = _campaign(plans, count, Summary(first_seed=first_seed), jobs, record)
-        _show_campaign(summary, cover(summary.pairs) if coverage else None, whole=whole, as_json=as_json)
+        go_on = plan_of(summary.next_seed).replay.replace("--seed", "--first-seed").removesuffix(" -v")
+        seen = cover(summary.pairs) if coverage else None
+        _show_campaign(summary, seen, go_on, whole=whole, as_json=as_json)
 
 
 def _alternate(number: int) -> str:
@@ -160,11 +165,15 @@ def _check_plan(plan_of: Callable[[int], Plan]) -> None:
         _refuse(f"--{name}", why or str(error))
 
 
-def _check_recorder() -> None:
+def _check_recorder(record: Path) -> None:
     try:
         import ordering.simulator.recorder  # noqa: F401
-    except ImportError as missing:
-        _refuse("--record", f"cannot record: {missing}")
+
+        record.mkdir(parents=True, exist_ok=True)
+    except (ImportError, OSError) as error:
+        _refuse("--record", f"cannot record: {error}")
+    if any(record.iterdir()):
+        _refuse("--record", f"{record} is not empty; name another directory, or remove it")
 
 
 # -- one run -------------------------------------------------------------------------------------
@@ -249,16 +258,18 @@ def _campaign(
     return summary, True
 
 
-def _show_campaign(summary: Summary, coverage: Coverage | None, *, whole: bool, as_json: bool) -> None:
+def _show_campaign(
+    summary: Summary, coverage: Coverage | None, go_on: str, *, whole: bool, as_json: bool
+) -> None:
     if as_json:
         shown = summary.as_dict() | (_coverage_dict(coverage) if coverage is not None else {})
         typer.echo(json.dumps(shown, indent=2))
     else:
-        console.print(_summary_table(summary))
+        console.print(_summary_table(summary, whole=whole))
         if coverage is not None:
             _show_coverage(coverage)
         _show_failures(summary)
-        console.print(f"to go on: --first-seed {summary.next_seed}", markup=False)
+        console.print(f"to go on: {go_on}", markup=False)
     if not whole:
         messages.print("interrupted: this is the sum so far", style="yellow")
         raise typer.Exit(INTERRUPTED)
@@ -266,9 +277,12 @@ def _show_campaign(summary: Summary, coverage: Coverage | None, *, whole: bool, 
     raise typer.Exit(0 if covered and not summary.violations else 1)
 
 
-def _summary_table(summary: Summary) -> Table:
-    last = summary.first_seed + summary.seeds - 1
-    table = Table(title=f"seeds {summary.first_seed} to {last}", title_justify="left", show_header=False)
+def _summary_table(summary: Summary, *, whole: bool) -> Table:
+    first = summary.first_seed
+    title = f"seeds {first} to {first + summary.seeds - 1}"
+    if not whole:
+        title = f"{summary.seeds} seeds from {first} on, interrupted"
+    table = Table(title=title, title_justify="left", show_header=False)
     table.add_column()
     table.add_column(justify="right")
     table.add_row("seeds", f"{summary.seeds:,}")

@@ -177,3 +177,16 @@ def test_when_a_run_is_recorded_then_its_seed_has_a_directory(tmp_path: Path) ->
     result = rsm_sim("--seed", "7", *SMALL, "--record", str(tmp_path))
     assert result.exit_code == 0, result.output
     assert list((tmp_path / "seed-7").iterdir())
+
+
+def test_when_a_directory_has_a_recording_then_a_second_one_is_refused(tmp_path: Path) -> None:
+    """Two recordings of one run in one place would count every event twice."""
+    rsm_sim("--seed", "7", *SMALL, "--record", str(tmp_path))
+    again = rsm_sim("--seed", "7", *SMALL, "--record", str(tmp_path))
+    assert again.exit_code == 2
+    assert "is not empty; name another directory" in again.output
+
+
+def test_when_a_campaign_ends_then_the_line_to_go_on_keeps_its_options() -> None:
+    result = rsm_sim("--seeds", "2", "--first-seed", "5", *SMALL)
+    assert "to go on: rsm sim --first-seed 7 --sites 3 --faults light --seconds 1 --rate 20" in result.output
