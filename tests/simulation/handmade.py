@@ -68,7 +68,9 @@ def order(ts: int, *, epoch: int = 1, orderer: int = 1, runs: tuple[Run, ...] = 
 
 def stub(number: int) -> Any:
     """A process with as much of an engine as checkers look at."""
-    queue = SimpleNamespace(frontier=0, base=0, blocks={}, tail=None, views=[(1, view())], sources={})
+    queue = SimpleNamespace(
+        frontier=0, base=0, started_at=0, blocks={}, tail=None, views=[(1, view())], sources={}
+    )
     site = SimpleNamespace(
         me=SiteId(number), chain=CHAIN, descent=Descent(CHAIN, 0), epoch=1, fenced=False, outside=False,
         config=CONFIG, view=view(), queue=queue, holds_token=lambda: False,

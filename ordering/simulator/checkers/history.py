@@ -107,6 +107,9 @@ class History:
             case Retract(after):
                 self._retract(step, after)
             case InstallView():
+                began_at = process.engine.site.queue.started_at
+                if log.first_view is None and began_at >= effect.ts:
+                    log.floor = began_at  # a joiner whose NewList was collected begins behind it
                 self._install(step, effect)
             case _:
                 pass
