@@ -9,7 +9,7 @@ from ordering.effects import Ending, EndMembership
 from ordering.engine import Engine
 from ordering.errors import MembershipError
 from ordering.events import ForkRequested, PacketsReceived, Started, StateTransferred
-from ordering.packets import ChainAlive, Descent, Head
+from ordering.packets import ChainAlive, Descent, Head, Packet
 from ordering.simulator.process import Process
 from ordering.simulator.scenario import Stage
 from ordering.views import Member, SiteId
@@ -125,3 +125,44 @@ def test_when_a_state_comes_before_it_is_asked_for_then_it_is_refused() -> None:
     with pytest.raises(MembershipError, match="RequestState"):
         engine.handle(StateTransferred(7), 2)
     assert not engine.membership.promotable
+
+
+def test_when_a_claim_comes_late_then_the_only_living_chain_does_not_yield_to_it() -> None:
+    """The elder chain lived when it answered; when the answer arrives it is dead."""
+    stage = Stage.born(5, minimum_size=2, orphan_ms=2000)
+    late: list[tuple[str, Packet]] = []
+    send = stage.network.send
+
+    def hold_claims(source: str, to: str, packet: Packet) -> None:
+        if isinstance(packet, ChainAlive) and to in ("s4", "s5"):
+            late.append((to, packet))
+        else:
+            send(source, to, packet)
+
+    stage.network.send = hold_claims  # type: ignore[method-assign]
+    few, many = ("s4", "s5"), ("s1", "s2", "s3")
+    cut = stage.network.cut(*[(a, b) for a in few for b in many], *[(b, a) for a in few for b in many])
+    stage.run(5 * SECOND)
+    stage.network.mend(cut)
+    stage.until(lambda: {to for to, _ in late} == {"s4", "s5"}, "claims are on their way")
+    for address in many:
+        stage.cluster.crash(address)
+    stage.run(10 * SECOND)
+    for to, packet in late:
+        stage.cluster.handle(stage.process(to), PacketsReceived((packet,)))
+    stage.run(SECOND)
+    assert [stage.process(address).ended for address in few] == [None, None]
+    stage.finish()
+
+
+def test_when_the_majority_was_back_in_between_then_its_loss_is_counted_anew() -> None:
+    stage = Stage.born(3)
+    process = stage.process("s1")
+    stage.isolate("s1")
+    stage.run(3 * SECOND)
+    assert claim(stage, process, chain=5, depth=1) == []
+    stage.network.mend_all()
+    stage.run(60 * SECOND)
+    stage.isolate("s1")
+    stage.run(1600 * MS)
+    assert claim(stage, process, chain=5, depth=1) == []
