@@ -54,8 +54,8 @@ class Deliver(msgspec.Struct, frozen=True):
 class Retract(msgspec.Struct, frozen=True):
     """Deliveries below MAJORITY with timestamps above ``after`` were erased by a view change.
 
-    Their messages come again under new timestamps if their source lives. An application that only
-    acts on what ``LevelReached`` covers never sees a difference.
+    Their messages come again under new timestamps if their source, or a holder of the data, lives. An
+    application that only acts on what ``LevelReached`` covers never sees a difference.
     """
 
     after: int

@@ -4,8 +4,8 @@
     ├── ConfigurationError      a setting is missing, out of range or contradicts another
     ├── SubmitError             a message was refused; nothing of it entered the ring
     │   ├── UnknownQos          no such quality of service
-    │   ├── KTooLarge           K is not below the number of voters
-    │   ├── MessageTooLarge     over the 16 MiB limit
+    │   ├── KTooLarge           K is negative, or not below the number of voters
+    │   ├── MessageTooLarge     over ``message_bytes_max``
     │   ├── NotMember           this site has not joined, has left or was removed
     │   ├── NoPrimary           this site cannot reach a majority
     │   └── Overloaded          the send window is full

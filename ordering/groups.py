@@ -13,7 +13,10 @@ process by the names of their groups and is one door for all of them::
             case timer:
                 perform(groups.handle(TimerFired(), now()))
             case group, messages:
-                perform(groups.handle(InGroup(group, SubmitRequested(messages)), now()))
+                try:
+                    perform(groups.handle(InGroup(group, SubmitRequested(messages)), now()))
+                except SubmitError as refusal:
+                    tell_the_application(refusal)
 
     def perform(outcomes):
         for group, effects, error in outcomes:

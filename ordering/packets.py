@@ -1,7 +1,7 @@
 """What travels between sites. The names are RMP's (figure 4.1) where RMP has one.
 
 Every packet carries a ``Head``: who speaks, in which chain and epoch, and the speaker's frontiers.
-That is the positive notification which makes stability free of extra packets (DTP §2): whoever
+That is the positive notification which makes stability free of extra packets (DTP §3): whoever
 hears anything from a site learns how far that site holds the order.
 
 A block of the total order is an ``Order``: it takes slot ``ts`` itself and gives one slot to each

@@ -1,4 +1,4 @@
-"""How a site learns that others hold the order: positive notification (DTP §2, rules R1, R2, R5).
+"""How a site learns that others hold the order: positive notification (DTP §3, rules R1, R2, R5).
 
 Each packet's head states how far its sender holds the order of its epoch. Statements of other
 epochs do not count (R3), and only voters' statements count for a majority (R1). What a site

@@ -1,7 +1,8 @@
 """Fault injection: draws what to break, for how long, and mends it again.
 
-Crashes lose memory, so they are kept to a minority of the electorate: a group in memory mode does
-not survive more, and says so. Everything else may hit anyone, as often as it likes.
+Crashes lose memory, and leaves and removals lose voters, so they are kept to a minority of the
+electorate: a group in memory mode does not survive more, and says so. The exception is a group that
+may fork. Everything else may hit anyone, as often as it likes.
 """
 
 from collections.abc import Callable
