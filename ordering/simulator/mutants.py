@@ -191,9 +191,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a removed site serves on",
         "12: a removed site must stop (R17)",
-        "ordering.engine:Engine._on_not_member",
-        "if packet.subject != site.me or self._names_me(packet.view):",
-        "if True:",
+        "ordering.engine:Engine._end",
+        "if site.state is not State.GONE:",
+        "if ending not in (Ending.LEFT, Ending.REMOVED):",
     ),
 )
 
