@@ -544,7 +544,7 @@ class Engine:
             return
         if not site.fenced:
             self.delivery.run()
-            if self.membership.is_seated_again():
+            if site.me in site.queue.departed and self.membership.is_seated_again():
                 self._end(self.membership.ending())
                 return
             if self.delivery.view is not None:

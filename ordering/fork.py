@@ -70,6 +70,8 @@ class Fork:
     def installed(self) -> None:
         """An install makes the chain we are in our own."""
         self.kin.forget()
+        self._orphans.clear()
+        self._later.clear()
         if self._parents:
             self._parents.clear()
             self.start()

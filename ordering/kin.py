@@ -16,6 +16,7 @@ from collections.abc import Callable
 from ordering.config import MS
 from ordering.packets import ChainAlive, Orphan, Packet, Poll, PollReply, RecoveryStart
 from ordering.site import Site
+from ordering.throttle import Throttle
 from ordering.views import SiteId
 
 ASKERS_MAX = 64
@@ -33,7 +34,7 @@ class Kin:
         self._asked_at = 0
         self._callers: dict[str, int] = {}  # who is to hear of this roll call, and their questions
         self._waiting: dict[str, int] = {}  # who asked after it began
-        self._recent: dict[str, int] = {}
+        self._recent = Throttle(ASKERS_MAX)
         self._round = ROLL_CALL
         self._called_at = 0
         self._present: dict[SiteId, None] = {}
@@ -67,13 +68,7 @@ class Kin:
 
     def _may_turn_to(self, address: str) -> bool:
         """Not to the same one again at once."""
-        site = self.site
-        if site.now - self._recent.get(address, -(10**18)) < site.config.request_ms * MS:
-            return False
-        if len(self._recent) > ASKERS_MAX:
-            self._recent.clear()
-        self._recent[address] = site.now
-        return True
+        return self._recent.allows(address, self.site.now, self.site.config.request_ms * MS)
 
     # -- answering -------------------------------------------------------------------------------
 
@@ -145,10 +140,11 @@ class Kin:
         site = self.site
         if claim.descent.root != site.descent.root:
             return False
-        if claim.answers != self._question or not self._question:
+        patience = site.config.orphan_ms * MS
+        asked = self._question and claim.answers == self._question
+        if not asked or site.now - self._asked_at > patience:  # a late answer is as good as none
             self._respond(claim.address, claim.asks)
             return False
-        patience = site.config.orphan_ms * MS
         if (claim.descent.depth, claim.head.chain) < (site.descent.depth, site.chain):
             return in_doubt_since is None or site.now - in_doubt_since >= patience
         if self._has_majority():

@@ -15,6 +15,7 @@ from ordering.packets import Change, ChangeKind, ListChangeRequest, NotMember, O
 from ordering.retransmission import block_packet
 from ordering.site import Site, Timer
 from ordering.state import State
+from ordering.throttle import Throttle
 from ordering.transfer import Transfer
 from ordering.views import NO_SITE, Member, SiteId, View, ViewId, count_in, majority_of
 
@@ -118,7 +119,7 @@ class Membership:
         self._ring_since: int | None = None
         self._return_at: int | None = None  # when to ask back into the ring
         self._dropped: list[tuple[int, Member]] = []
-        self._told: dict[SiteId, int] = {}
+        self._told = Throttle(REQUESTS_MAX)
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -325,10 +326,7 @@ class Membership:
         address = address or site.addresses.get(sender, "")
         if delivered is None or delivered.has(sender) or not address:
             return
-        if site.now - self._told.get(sender, -(10**18)) >= site.config.request_ms * MS:
-            if len(self._told) > REQUESTS_MAX:
-                self._told.clear()
-            self._told[sender] = site.now
+        if self._told.allows(sender, site.now, site.config.request_ms * MS):
             site.multicast_to((address,), NotMember(site.head(), sender, delivered))
 
     def doubt_seat(self) -> None:

@@ -88,7 +88,7 @@ class Recovery:
         for timer in (Timer.POLL, Timer.RECOVERY):
             self.site.disarm(timer)
 
-    def leave(self) -> "Instance":
+    def leave(self) -> Instance:
         """Turn to the first instance of another chain (R9), and remember this one."""
         instance = Instance(
             self.promised, self.accepted_ballot, self.accepted, self.decision, self.site.fenced
@@ -98,7 +98,7 @@ class Recovery:
         self.wait_for_others()
         return instance
 
-    def resume(self, instance: "Instance") -> None:
+    def resume(self, instance: Instance) -> None:
         """Turn back: a promise and an acceptance hold for ever."""
         self.enter_epoch()
         self.promised = instance.promised

@@ -13,11 +13,13 @@ from ordering.config import MS
 from ordering.packets import Ack, Data, Nack, NewList, Order, Packet
 from ordering.rtt import RoundTrip
 from ordering.site import Site, Timer
+from ordering.throttle import Throttle
 from ordering.transfer import Transfer
 from ordering.views import NO_SITE, SiteId
 
 ANYONE_AFTER = 2
 RUNS_MAX = 32
+HELPED_MAX = 64
 
 
 class Retransmission:
@@ -30,8 +32,8 @@ class Retransmission:
         self.tries = 0
         self.behind_epoch = 0  # highest epoch heard of above our own
         self._asked: tuple[int, int] = (0, 0)  # (frontier, epoch) of the last NACK
-        self._sent: dict[tuple[int, int], int] = {}  # what was retransmitted when
-        self._helped: dict[SiteId, int] = {}
+        self._sent = Throttle(4 * site.config.retransmit_burst)  # what was retransmitted lately
+        self._helped = Throttle(HELPED_MAX)
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -154,22 +156,12 @@ class Retransmission:
     def help_laggard(self, asker: SiteId, epoch: int) -> None:
         """A member speaks in an epoch that is over: send the install unasked, now and then."""
         site = self.site
-        if site.now - self._helped.get(asker, -MS) < self.rtt.rto:
-            return
-        self._helped[asker] = site.now
-        self.send_install(asker, epoch)
+        if self._helped.allows(asker, site.now, self.rtt.rto):
+            self.send_install(asker, epoch)
 
     def _fresh(self, source: int, number: int) -> bool:
         """Rate limit: not again what was just retransmitted."""
-        site = self.site
-        key = (source, number)
-        last = self._sent.get(key)
-        if last is not None and site.now - last < self.rtt.srtt // 2:
-            return False
-        if len(self._sent) > 4 * site.config.retransmit_burst:
-            self._sent.clear()
-        self._sent[key] = site.now
-        return True
+        return self._sent.allows((source, number), self.site.now, self.rtt.srtt // 2)
 
     def _send(self, asker: SiteId, packet: Packet, *, alone: bool) -> None:
         self.site.count("retransmissions")

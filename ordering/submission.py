@@ -21,6 +21,7 @@ from ordering.site import Site, Timer
 from ordering.views import View
 
 MESSAGE_OVERHEAD = 5  # what the codec adds to a message at most
+LEVELS = tuple(Level)
 PACKET_OVERHEAD = 256  # header and batch fields, generously
 
 
@@ -97,7 +98,7 @@ class Submission:
             )
 
     def _check_qos(self, qos: Qos) -> None:
-        if qos.level not in tuple(Level):
+        if qos.level not in LEVELS:
             raise UnknownQos(f"qos.level: {qos.level} is unknown; use MAJORITY, TOTAL, … or k_resilient(K)")
         if qos.k and qos.level != Level.K_RESILIENT:
             raise UnknownQos(

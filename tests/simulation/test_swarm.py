@@ -14,6 +14,10 @@ from ordering.simulator.run import simulate
 ROOT = Path(__file__).parents[2]
 SEEDS = 200
 CHUNK = 10
+FOUND_SOMETHING = (
+    583, 606, 708, 747, 748, 847, 870, 884, 966, 1070, 1247, 1262, 1463, 1524, 1580, 1605, 1616, 1880, 2060,
+    2126, 2132, 2557, 2580, 3271, 3285, 3708, 4927, 5146, 5391, 7331,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
@@ -22,6 +26,13 @@ def test_when_a_swarm_of_faults_strikes_then_no_checker_complains(first: int) ->
         discipline = "sequencer" if seed % 4 == 3 else "rotating"
         report = simulate(Plan(seed=seed, discipline=discipline, sites=(3, 5, 5, 4, 7)[seed % 5]))
         assert report.violations == [], report.replay
+
+
+@pytest.mark.parametrize("seed", FOUND_SOMETHING)
+def test_when_a_seed_has_found_something_once_then_it_is_played_for_ever(seed: int) -> None:
+    discipline = ("rotating", "sequencer")[seed // 4 % 2]
+    report = simulate(Plan(seed=seed, discipline=discipline, sites=(5, 3, 4, 7)[seed % 4]))
+    assert report.violations == [], report.replay
 
 
 @pytest.mark.parametrize("discipline", ["rotating", "sequencer"])
