@@ -60,6 +60,10 @@ DisciplineName = Annotated[
 Faults = Annotated[
     FaultMix, typer.Option(help="none, light (network weather), or swarm (each run draws its own kinds).")
 ]
+Durable = Annotated[
+    bool | None,
+    typer.Option("--durable/--no-durable", help="With disks that fail, or in memory; each run draws it."),
+]
 Seconds = Annotated[int, typer.Option(help="Virtual seconds under load and faults.")]
 Rate = Annotated[int, typer.Option(help="Messages per virtual second, all sites together.")]
 Record = Annotated[
@@ -84,6 +88,7 @@ def sim(
     sites: Sites = 5,
     discipline: DisciplineName = None,
     faults: Faults = FaultMix.SWARM,
+    durable: Durable = None,
     seconds: Seconds = 12,
     rate: Rate = 120,
     record: Record = None,
@@ -125,6 +130,7 @@ def sim(
             sites=sites,
             discipline=discipline or default,
             faults=faults,
+            durable=durable,
             seconds=seconds,
             rate=rate,
         )

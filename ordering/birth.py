@@ -78,9 +78,9 @@ class Birth:
     def is_void(self, view: View) -> bool:
         """Whether a founder we count on has entered another birth: then it never entered ours, so
         nothing was proposed here and nothing ever will be."""
-        boots = {member.boot for member in view.members}
+        founders = {member.site for member in view.members}
         return any(
-            hello.member.boot in boots and hello.standing is Standing.UNDECIDED
+            hello.member.site in founders and hello.standing is Standing.UNDECIDED
             for _, hello in self._heard.values()
             if hello.chain != self.site.chain
         )
@@ -98,7 +98,7 @@ class Birth:
                 return -1
             if hello.standing is Standing.MEMBER:
                 return -1
-            renewed += hello.member.boot != member.boot
+            renewed += hello.member.site != member.site
         return renewed
 
     def chain_of(self, view: View) -> int:

@@ -289,6 +289,7 @@ _BODIES: Final[dict[type[p.Packet], Any]] = {
     p.DataConfirm: tuple[_Count],
     p.Orphan: tuple[_Address, bool, _Count],
     p.ChainAlive: tuple[_Address, _Descent, _Count, _Count],
+    p.Forgotten: tuple[_Site, _Boot, _Count, _Count],
 }
 
 
@@ -357,6 +358,9 @@ def _body(packet: p.Packet) -> tuple[object, ...]:
         case p.Hello():
             answers = packet.answers.to_bytes(BOOT_BYTES, "big")
             return _wire_member(packet.member), packet.standing, packet.chain, answers
+        case p.Forgotten():
+            boot = packet.boot.to_bytes(BOOT_BYTES, "big")
+            return packet.subject, boot, packet.epoch, packet.held
         case p.RecoveryStart():
             return packet.ballot, _wire_view(packet.view)
         case p.RecoveryNewList():

@@ -15,6 +15,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     founders: tuple[str, ...] = ()
     contacts: tuple[str, ...] = ()
     discipline: str = "rotating"
+    # A voter is bound to its disk: what it claims is synced, and it comes back as itself (R6, R8).
+    durable: bool = False
 
     # Retransmission: Jacobson's estimate between these bounds.
     rto_min_ms: int = 5

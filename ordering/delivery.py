@@ -12,6 +12,7 @@ from ordering.errors import InvariantViolation
 from ordering.ordering_queue import Source
 from ordering.packets import Batch, Order, Position
 from ordering.qos import Level, Qos
+from ordering.records import Ledger
 from ordering.site import Site
 from ordering.views import View, ViewId, majority_of
 
@@ -30,6 +31,13 @@ class DeliveryCursor:
     def start_at(self, ts: int) -> None:
         """A joiner's application hears from its first view on."""
         self.cursor = ts - 1
+
+    def restore(self, ledger: Ledger) -> None:
+        """Back from the disk: deliver again from where the log begins."""
+        assert ledger.began is not None
+        self.cursor = ledger.began.started_at
+        if ledger.base is not None:
+            self.leap(ledger.base)
 
     def leap(self, position: Position) -> None:
         """The application has the state of everything up to the position, and the view there."""

@@ -74,7 +74,7 @@ class Detection:
         if since is None or self.last_heard.get(member, 0) > since:
             self._restarted[member] = self.site.now
 
-    def _has_restarted(self, member: SiteId) -> bool:
+    def has_restarted(self, member: SiteId) -> bool:
         """Whether it is silent since: an old request of a dead process must not bring down a living one."""
         since = self._restarted.get(member)
         return since is not None and self.last_heard.get(member, 0) <= since
@@ -95,7 +95,7 @@ class Detection:
                 late.append(debtor)
         for member, since in self._restarted.items():
             settled = site.now - since >= 2 * self.rtt.rto
-            if settled and self._has_restarted(member) and member in site.view.ring and member not in late:
+            if settled and self.has_restarted(member) and member in site.view.ring and member not in late:
                 late.append(member)
         return tuple(late)
 
@@ -107,7 +107,7 @@ class Detection:
 
     def misses(self, other: SiteId) -> bool:
         quiet = self.site.now - self.last_heard.get(other, 0)
-        return quiet >= self.site.config.suspect_ms * MS // 2 or self._has_restarted(other)
+        return quiet >= self.site.config.suspect_ms * MS // 2 or self.has_restarted(other)
 
     def is_stuck(self, other: SiteId) -> bool:
         """Whether it speaks but does not move: deaf, or hopelessly slow. Takes being asked twice."""

@@ -7,6 +7,7 @@ import msgspec
 
 from ordering.packets import Packet
 from ordering.qos import Level, Qos
+from ordering.records import Record
 from ordering.views import SiteId, View, ViewId
 
 
@@ -106,21 +107,31 @@ class RequestState(msgspec.Struct, frozen=True):
     donors: tuple[SiteId, ...]
 
 
+class Persist(msgspec.Struct, frozen=True):
+    """Write ``records`` in one transaction and sync, then say ``Persisted(seq)`` (R8). One at a time."""
+
+    seq: int
+    records: tuple[Record, ...]
+
+
 class Ending(IntEnum):
     """Why a site's membership is over. Each but LEFT is a program-controlled crash (R17).
 
     UNBORN: the birth it took part in cannot come about, or came about without this boot. SUPERSEDED: the
-    group lives in another chain (R9).
+    group lives in another chain (R9). STOPPED: the disk failed; only then may the site come back from it.
+    FORGOTTEN: the disk is not what it was, others remember more (R8).
     """
 
     LEFT = 1
     REMOVED = 2
     UNBORN = 3
     SUPERSEDED = 4
+    STOPPED = 5
+    FORGOTTEN = 6
 
 
 class EndMembership(msgspec.Struct, frozen=True):
-    """Stop serving at once. To come back, start a new engine with a new boot and join."""
+    """Stop serving at once. To come back, join with a new engine, a new boot and an empty disk."""
 
     ending: Ending
 
@@ -136,5 +147,6 @@ Effect: TypeAlias = (
     | Accepted
     | Abandoned
     | RequestState
+    | Persist
     | EndMembership
 )

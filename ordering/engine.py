@@ -7,19 +7,26 @@ it wants to be woken.
 
 from random import Random
 
+from ordering import admission, restart
 from ordering import packets as p
 from ordering.birth import Birth
+from ordering.claims import Claims
 from ordering.config import MS, Config
 from ordering.delivery import DeliveryCursor
 from ordering.detection import Detection
 from ordering.disciplines import make_discipline
-from ordering.effects import Effect, Ending, EndMembership, RequestState, SetTimer
+from ordering.durability import Durability
+from ordering.effects import Effect, Ending, EndMembership, SetTimer
 from ordering.errors import InvariantViolation, MembershipError
 from ordering.events import (
     ChangeRequested,
     Event,
     ForkRequested,
     PacketsReceived,
+    Persisted,
+    PersistFailed,
+    Restarted,
+    SnapshotSaved,
     Started,
     StateTransferred,
     SubmitRequested,
@@ -43,6 +50,9 @@ from ordering.views import Member, SiteId, View, ViewId, majority_of
 
 # Who is in no chain yet can ask to be let in, or whether there is a group at all; nothing else.
 _FROM_OUTSIDE = (p.Hello, p.ListChangeRequest)
+# What means something in another epoch than the sender's.
+_OF_LATER_EPOCHS = (p.Data, p.Ack, p.NewList, p.Collected, p.NotMember, p.Nack, p.Forgotten)
+_OF_EARLIER_EPOCHS = (p.Data, p.Nack, p.ListChangeRequest, p.Forgotten)
 
 
 def _nothing_new(_: p.ChainAlive) -> None:
@@ -60,7 +70,9 @@ class Engine:
         self.transfer = Transfer(site)
         self.membership = Membership(site, self.detection, self.transfer)
         self.removal = Removal(site, self.detection, self.membership)
-        self.recovery = Recovery(site, self.detection, self.discipline, self.rtt)
+        self.claims = Claims(site, self.detection)
+        self.durability = Durability(site, self.claims)
+        self.recovery = Recovery(site, self.detection, self.discipline, self.rtt, self.durability)
         self.retransmission = Retransmission(site, self.rtt, self.transfer)
         self.lanes = Lanes(site, self.rtt)
         self.submission = Submission(site, self.detection, self.lanes, self.rtt)
@@ -91,6 +103,7 @@ class Engine:
             p.DataConfirm: self.lanes.on_confirm,
             p.Orphan: self.fork.on_orphan,
             p.ChainAlive: _nothing_new,
+            p.Forgotten: self._on_forgotten,
         }
         self._timers = {
             Timer.DATA: self.submission.fire,
@@ -137,11 +150,21 @@ class Engine:
                 self._start(founder=founder)
             case ChangeRequested(kind, subject):
                 self.membership.request(kind, subject)
+            case Persisted(seq):
+                self.durability.on_persisted(seq)
             case StateTransferred(ts):
                 self._on_state(ts)
+            case SnapshotSaved(ts):
+                self.durability.on_snapshot(ts)
+            case PersistFailed():
+                self._end(Ending.STOPPED)
+            case Restarted(ledger):
+                self._check_idle()
+                restart.bring_back(self, ledger)
             case ForkRequested():
                 self._force_fork()
         self._settle()
+        self.durability.flush()
         self._move(before)
         return site.out
 
@@ -186,10 +209,7 @@ class Engine:
 
     def _start(self, *, founder: bool) -> None:
         site = self.site
-        if site.state is not State.IDLE:
-            raise MembershipError(
-                f"started: this site is {site.state.value} already; to begin anew, make a new engine"
-            )
+        self._check_idle()
         if founder and site.member.address not in site.config.founders:
             raise MembershipError(
                 f"founder: {site.member.address!r} is not among the founders"
@@ -201,6 +221,12 @@ class Engine:
             self._try_birth(self.birth.complete())
         else:
             self._join()
+
+    def _check_idle(self) -> None:
+        if self.site.state is not State.IDLE:
+            raise MembershipError(
+                f"started: this site is {self.site.state.value} already; to begin anew, make a new engine"
+            )
 
     def _join(self) -> None:
         self.site.state = State.JOINING
@@ -229,7 +255,7 @@ class Engine:
         position = self.transfer.take(ts)
         if position is not None:
             self._leap(position)
-        self.membership.promotable = True
+        self.durability.transferred(ts, self.membership.may_promote)
 
     def _leap(self, position: p.Position) -> None:
         """Go on from where the others' logs begin; the application has the state of what was before."""
@@ -246,6 +272,7 @@ class Engine:
             self.recovery.enter_epoch()
             self._leave_epoch()
             self.detection.enter_epoch()
+        self.durability.leapt(position, new_epoch=new_epoch)
         site.stability.leap(position.ts, new_epoch=new_epoch)
         site.note_addresses()
         self.lanes.enter_view()
@@ -307,23 +334,30 @@ class Engine:
         member = site.view.member(head.sender)
         if member is None:
             self._on_outsider(packet)
-        elif member.boot != head.boot:
+        elif member.boot != head.boot and not self.claims.on_other_boot(head):
             site.count("dropped: stale boot")
             return False
+        named = member is None or member.boot == head.boot
         if head.epoch == site.epoch:
-            site.stability.note(head)
             site.queue.known_end = max(site.queue.known_end, head.received)
-            if member is not None:
+            if named:
+                site.stability.note(head)
+            if named and member is not None:
                 self.detection.heard(head.sender)
+                self.claims.hear(head)
             return True
         if head.epoch > site.epoch:
             self.retransmission.behind_epoch = max(self.retransmission.behind_epoch, head.epoch)
             if member is not None:
                 self.fork.heard_later(head.sender)
-            return isinstance(packet, p.Data | p.Ack | p.NewList | p.Collected | p.NotMember | p.Nack)
+            return isinstance(packet, _OF_LATER_EPOCHS)
         if member is not None:
             self.retransmission.help_laggard(head.sender, head.epoch)
-        return isinstance(packet, p.Data | p.Nack | p.ListChangeRequest)
+        return isinstance(packet, _OF_EARLIER_EPOCHS)
+
+    def _on_forgotten(self, packet: p.Forgotten) -> None:
+        if self.claims.are_broken(packet):
+            self._end(Ending.FORGOTTEN)
 
     def _on_outsider(self, packet: Packet) -> None:
         """The sender is in no view we know: it may be newer than we are, or out (R17)."""
@@ -365,65 +399,21 @@ class Engine:
         order = packet.order
         if site.outside:
             if self._names_me(order.view):
-                self._begin_as_learner(packet)
+                admission.begin_with_new_list(self, packet)
         elif order.is_install and order.epoch == site.epoch + 1:
             self.recovery.decide(order)
         else:
             self._on_order(order)
 
-    def _begin_as_learner(self, packet: p.NewList) -> None:
-        """RMP §4.3: the NewList that names us hands us the vector; the state follows (R7).
-
-        Never as a voter: who votes must not claim to hold what it never had.
-        """
-        site = self.site
-        order = packet.order
-        view = order.view
-        if view is None or site.me in view.electorate:
-            return
-        self._enter_as_learner(packet.head, packet.descent, order.epoch, order.ts)
-        site.queue.departed.update(packet.departed)
-        site.queue.start_at(order)
-        self.delivery.start_at(order.ts)
-        self._ask_for_state(order.ts)
-
     def _on_collected(self, packet: p.Collected) -> None:
         """The gap of a member; or the seat of a joiner, when the NewList that named it is collected."""
-        site = self.site
-        position = packet.position
-        if not site.outside:
+        if not self.site.outside:
             self.transfer.on_collected(packet)
-        elif self._names_me(position.view) and site.me not in position.view.electorate:
-            self._enter_as_learner(packet.head, packet.descent, position.epoch, position.ts)
-            site.queue.departed.update(packet.departed)
-            site.queue.leap(position)
-            site.queue.started_at = position.ts
-            site.stability.leap(position.ts, new_epoch=True)
-            self.delivery.leap(position)
-            self._ask_for_state(position.ts)
-
-    def _enter_as_learner(self, head: p.Head, descent: p.Descent, epoch: int, ts: int) -> None:
-        site = self.site
-        site.disarm(Timer.HELLO)
-        site.chain = head.chain
-        site.descent = descent
-        site.epoch = epoch
-        site.begin_chain(ts)
-        if head.epoch == epoch:  # a later epoch's statements do not count in this one (R3)
-            site.stability.note(head)
-        site.state = State.NOT_TOKEN_SITE
-
-    def _ask_for_state(self, ts: int) -> None:
-        site = self.site
-        site.note_addresses()
-        self.detection.enter_epoch()
-        self.fork.start()
-        self.removal.start()
-        site.out.append(RequestState(ts, site.chain, site.view.electorate))
+        elif self._names_me(packet.position.view):
+            admission.begin_at_position(self, packet)
 
     def _names_me(self, view: View | None) -> bool:
-        member = view.member(self.site.me) if view is not None else None
-        return member is not None and member.boot == self.site.member.boot
+        return view is not None and view.has(self.site.me)
 
     def _on_list_change_request(self, packet: p.ListChangeRequest) -> None:
         if self.membership.on_request(packet, self.delivery.view):
@@ -470,6 +460,7 @@ class Engine:
         site.epoch = 0
         site.state = State.PROMISED
         site.queue.found(View(ViewId(0, 0), view.members, view.electorate, ()))
+        self.durability.begin(site.view, 0)
         site.note_addresses()
         self.recovery.enter_epoch()
         site.fenced = True
@@ -498,6 +489,7 @@ class Engine:
         decided_here = self.recovery.decided_here is order
         self.delivery.erase_above(sync)
         site.queue.erase_above(sync)
+        self.durability.cut(sync)
         site.epoch = order.epoch
         # What no majority of the old chain was known to hold stands on the voters of the new one.
         site.begin_chain(min(order.ts, site.stability.majority + 1))
@@ -508,6 +500,7 @@ class Engine:
         site.queue.add_block(order, site.config.horizon)
         placed = site.queue.next_complete()
         assert placed is order
+        self.durability.installed(order)
         self.token.forget()
         if not site.view.has(site.me):
             self._end(self.membership.ending())
@@ -530,6 +523,7 @@ class Engine:
         if site.outside:
             return
         frontier, level, sent = site.queue.frontier, site.stability.majority + site.stability.stable, False
+        held = site.stability.held.get(site.me, 0)
         while site.state is not State.GONE:
             self._advance()
             decision = self.recovery.decision
@@ -554,6 +548,7 @@ class Engine:
             self._follow_view()
             self.discipline.notify(
                 frontier_moved=site.queue.frontier > frontier,
+                held_moved=site.config.durable and site.stability.held.get(site.me, 0) > held,
                 level_moved=site.stability.majority + site.stability.stable > level,
                 sent_order=sent,
             )
@@ -562,6 +557,7 @@ class Engine:
     def _advance(self) -> None:
         site = self.site
         moved = False
+        unnamed = site.unnamed
         while (order := site.queue.next_complete()) is not None:
             moved = True
             self.submission.note_order(order)
@@ -570,6 +566,8 @@ class Engine:
                 self.lanes.enter_view()
                 if not site.view.has(site.me):
                     site.arm(Timer.REQUEST, 1)
+                elif unnamed and not site.unnamed:
+                    self.submission.reclaim()
         if moved:
             self.detection.progress()
             self.recovery.caught_up()
@@ -577,8 +575,9 @@ class Engine:
     def _update_levels(self) -> None:
         site = self.site
         if not site.fenced:
-            site.stability.held[site.me] = site.queue.frontier
-            site.stability.received[site.me] = site.queue.frontier
+            if not site.unnamed:
+                site.stability.held[site.me] = site.held
+                site.stability.received[site.me] = site.queue.frontier
             site.stability.update(site.view, site.queue.frontier)
 
     def _order(self) -> bool:
@@ -615,7 +614,12 @@ class Engine:
         site = self.site
         stability = site.stability
         keep_from = max(stability.everyone, site.queue.frontier - site.config.retain_slots)
+        if site.config.durable:  # what is not on its way to the disk yet stays
+            keep_from = min(keep_from, self.durability.handed)
+        base = site.queue.base
         site.queue.collect(min(self.delivery.cursor, stability.majority, keep_from))
+        if site.queue.base > base:
+            self.durability.sample(self.transfer.position())
 
     # -- our place in the view ---------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import msgspec
 
 from ordering.packets import ChangeKind, Packet
 from ordering.qos import MAJORITY, Qos
+from ordering.records import Ledger
 from ordering.views import NO_SITE, SiteId
 
 
@@ -17,6 +18,12 @@ class Started(msgspec.Struct, frozen=True):
     """The host is ready. A founder takes part in the birth of the group; anyone else joins it."""
 
     founder: bool
+
+
+class Restarted(msgspec.Struct, frozen=True):
+    """Instead of ``Started``, in durable mode: the site is back, with what its disk has (R6)."""
+
+    ledger: Ledger
 
 
 class PacketsReceived(msgspec.Struct, frozen=True):
@@ -56,12 +63,34 @@ class StateTransferred(msgspec.Struct, frozen=True):
     ts: int
 
 
+class Persisted(msgspec.Struct, frozen=True):
+    """The records of ``Persist(seq)`` are synced."""
+
+    seq: int
+
+
+class PersistFailed(msgspec.Struct, frozen=True):
+    """They may not be, and nobody knows what is: the disk is full, or broken."""
+
+    seq: int
+
+
+class SnapshotSaved(msgspec.Struct, frozen=True):
+    """The application can come back from a synced snapshot of its state at ``ts``: the log may be trimmed."""
+
+    ts: int
+
+
 Event: TypeAlias = (
     Started
+    | Restarted
     | PacketsReceived
     | TimerFired
     | SubmitRequested
     | ChangeRequested
     | ForkRequested
     | StateTransferred
+    | Persisted
+    | PersistFailed
+    | SnapshotSaved
 )

@@ -16,28 +16,18 @@ had given. One of S that died is left behind by a further fork.
 Where the lost were only cut off, two chains live; ``kin`` says what happens when they meet.
 """
 
-import msgspec
-
 from ordering.config import MS
 from ordering.detection import Detection
 from ordering.errors import MembershipError
 from ordering.kin import Kin
 from ordering.naming import chain_id
 from ordering.packets import ChainAlive, Descent, Head, Orphan, RecoveryStart
-from ordering.recovery import Instance, Recovery
+from ordering.records import Parent
+from ordering.recovery import Recovery
 from ordering.site import Site, Timer
 from ordering.views import SiteId, View, ViewId
 
 STATEMENTS = 8  # so many times in orphan_ms an orphan says that it is one
-
-
-class Parent(msgspec.Struct, frozen=True):
-    """What a site goes back to if the fork cannot come about."""
-
-    chain: int
-    descent: Descent
-    fork: View | None
-    instance: Instance
 
 
 class Fork:
@@ -48,7 +38,6 @@ class Fork:
         self.detection = detection
         self.recovery = recovery
         self.forced = False
-        self._parents: list[Parent] = []
         self._entered_at = 0
         self._well_at = 0  # when we last had a majority, as far as we looked
         self._orphans: dict[SiteId, int] = {}
@@ -72,8 +61,8 @@ class Fork:
         self.kin.forget()
         self._orphans.clear()
         self._later.clear()
-        if self._parents:
-            self._parents.clear()
+        if self.site.parents:
+            self.site.parents.clear()
             self.start()
 
     def force(self) -> None:
@@ -167,7 +156,6 @@ class Fork:
         if (
             start.head.epoch != site.epoch
             or me is None
-            or me.boot != site.member.boot
             or start.head.chain != self._chain_of(view)
             or not self.is_orphan()
         ):
@@ -178,7 +166,7 @@ class Fork:
     def _enter(self, chain: int, fork: View) -> None:
         """Leave the chain for good, unless the fork turns out to be impossible."""
         site = self.site
-        self._parents.append(Parent(site.chain, site.descent, site.queue.fork, self.recovery.leave()))
+        site.parents.append(Parent(site.chain, site.descent, site.queue.fork, self.recovery.leave()))
         site.chain = chain
         site.descent = Descent(site.descent.root, site.descent.depth + 1)
         site.queue.fork = fork
@@ -188,12 +176,12 @@ class Fork:
         """Whether this head proves that the fork we entered cannot come about; then go back."""
         site = self.site
         fork = site.queue.fork
-        if fork is None or head.chain != self._parents[-1].chain:
+        if fork is None or head.chain != site.parents[-1].chain:
             return False
         member = fork.member(head.sender)
-        if member is None or member.boot != head.boot or head.epoch <= site.epoch:
+        if member is None or head.epoch <= site.epoch:
             return False
-        parent = self._parents.pop()
+        parent = site.parents.pop()
         site.chain = parent.chain
         site.descent = parent.descent
         site.queue.fork = parent.fork

@@ -56,6 +56,10 @@ from ordering.events import (
     Event,
     ForkRequested,
     PacketsReceived,
+    Persisted,
+    PersistFailed,
+    Restarted,
+    SnapshotSaved,
     Started,
     StateTransferred,
     SubmitRequested,
@@ -65,7 +69,17 @@ from ordering.packets import Head, Packet
 from ordering.state import State
 from ordering.views import Member
 
-LocalEvent: TypeAlias = Started | SubmitRequested | ChangeRequested | ForkRequested | StateTransferred
+LocalEvent: TypeAlias = (
+    Started
+    | Restarted
+    | SubmitRequested
+    | ChangeRequested
+    | ForkRequested
+    | StateTransferred
+    | Persisted
+    | PersistFailed
+    | SnapshotSaved
+)
 
 
 class InGroup(msgspec.Struct, frozen=True):
@@ -132,8 +146,9 @@ class Groups:
         if name in self._by_name:
             raise GroupError(f"group: {name!r} is open already; use it, or close it first")
         before = self._members.get(name)
-        if before is not None and (before.site == member.site or before.boot == member.boot):
-            reused = "site" if before.site == member.site else "boot"
+        same_site = before is not None and before.site == member.site and not config.durable
+        if before is not None and (same_site or before.boot == member.boot):
+            reused = "site" if same_site else "boot"
             raise GroupError(
                 f"member.{reused}: was in group {name!r} before; draw a new site and a new boot to come back"
             )

@@ -38,10 +38,11 @@ def apply_change(view: View, change: Change, after: SiteId, ts: int, *, joint: b
                 return None
             members, ring = _seat_joiner(view, subject, after)
         case ChangeKind.RETURN:
-            if known is None or subject.site in ring or known.boot != subject.boot:
+            if known is None or subject.site in ring:
                 return None
             if any(m.replaces == subject.site for m in members):
                 return None  # a late request of one that is known to be dead
+            members = tuple(_returned(m, subject) if m.site == subject.site else m for m in members)
             ring = _insert_after(ring, after, subject.site)
         case ChangeKind.PROMOTE:
             if known is None or subject.site in electorate or subject.site not in ring:
@@ -90,6 +91,11 @@ def _seat_joiner(view: View, joiner: Member, after: SiteId) -> tuple[tuple[Membe
 def _insert_after(ring: tuple[SiteId, ...], after: SiteId, site: SiteId) -> tuple[SiteId, ...]:
     index = ring.index(after) + 1 if after in ring else len(ring)
     return (*ring[:index], site, *ring[index:])
+
+
+def _returned(member: Member, subject: Member) -> Member:
+    """R6: a voter that is back from its disk is named by its new boot, wherever it is now."""
+    return Member(member.site, subject.boot, subject.address, member.replaces)
 
 
 def _promoted(member: Member) -> Member:
@@ -144,6 +150,10 @@ class Membership:
             raise MembershipError(f"site: {subject} is not a member; REMOVE takes a member's id")
         self.want(ChangeKind.REMOVE, member)
 
+    def may_promote(self) -> None:
+        """The state is here, and in durable mode on the disk (R7)."""
+        self.promotable = True
+
     def want(self, kind: ChangeKind, member: Member) -> None:
         key = (kind, member.site)
         if key not in self.wanted:
@@ -176,7 +186,7 @@ class Membership:
             if self._return_at is not None or self._ring_since is None:
                 self._ring_since = site.now
             self._return_at = None
-            if site.me not in view.electorate and self.promotable:
+            if site.me not in view.electorate and self.promotable and not site.unnamed:
                 self.want(ChangeKind.PROMOTE, me)
         elif self._return_at is None:
             longest = site.config.return_ms * MS << RETURN_DOUBLINGS
@@ -187,7 +197,7 @@ class Membership:
             self._falls += 1
             site.arm_if_idle(Timer.REQUEST, wait)
         elif site.now >= self._return_at and site.queue.known_end == site.queue.frontier:
-            self.want(ChangeKind.RETURN, me)
+            self.want(ChangeKind.RETURN, site.member)
 
     def _has_happened(self, change: Change) -> bool:
         view = self.site.view
@@ -331,8 +341,13 @@ class Membership:
 
     def doubt_seat(self) -> None:
         """A learner that has never heard that a majority holds its seat, in a ring without progress, shows
-        itself: if its seat was erased nobody knows it, or where it is, and it must be told (R5)."""
+        itself: if its seat was erased nobody knows it, or where it is, and it must be told (R5). So does who
+        may have been removed while the others came back from their disks, which do not say where it is."""
         site = self.site
+        if site.config.durable:
+            site.multicast(
+                ListChangeRequest(site.head(), Change(ChangeKind.RETURN, site.member), forwarded=True)
+            )
         if site.me not in site.view.electorate and site.stability.majority < site.queue.seat_ts:
             site.multicast(
                 ListChangeRequest(site.head(), Change(ChangeKind.JOIN, site.member), forwarded=True)

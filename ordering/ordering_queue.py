@@ -164,10 +164,10 @@ class OrderingQueue:
         for member in view.members:
             source = self.sources.get(member.site)
             seq = ordered.get(member.site, 0)
-            known = source is not None and source.boot == member.boot
             # Who is seated anew, because its seat was erased, goes on where the vector says.
-            if source is None or not known or (source.ordered != seq and not before.has(member.site)):
+            if source is None or (source.ordered != seq and not before.has(member.site)):
                 self.sources[member.site] = Source(member.boot, seq)
+        self._name_boots(view)
         for member in before.members:
             if not view.has(member.site):
                 self._note_departure(member.site, ts)
@@ -178,6 +178,20 @@ class OrderingQueue:
                     self._forget(source, first_seq)
                 source.early = early
                 source.contiguous = source.highest = source.ordered
+
+    def _name_boots(self, view: View) -> None:
+        """R6: a voter that came back goes on with its next sequence number; what its earlier boot sent and
+        nobody ordered ends here."""
+        for member in view.members:
+            source = self.sources.get(member.site)
+            if source is None or source.boot == member.boot:
+                continue
+            source.boot = member.boot
+            for first_seq in [seq for seq in source.batches if seq > source.ordered]:
+                self._forget(source, first_seq)
+            source.early = {first: last for first, last in source.early.items() if last <= source.ordered}
+            source.contiguous = source.highest = source.ordered
+            source.delivered = min(source.delivered, source.ordered)
 
     def _note_departure(self, site: SiteId, ts: int) -> None:
         """A site is a member once: it is remembered, as long as late requests of it may come."""
@@ -257,6 +271,8 @@ class OrderingQueue:
         while self.views and self.views[-1][0] > ts:
             self.views.pop()
         self.departed = {site: at for site, at in self.departed.items() if at <= ts}
+        if self.views:
+            self._name_boots(self.views[-1][1])
         self.tail = self._block_ending_at(self.frontier)
         self.last_real_ts = min(self.last_real_ts, self.frontier)
 

@@ -318,6 +318,16 @@ class ChainAlive(msgspec.Struct, frozen=True, tag=20, array_like=True):
     answers: int
 
 
+class Forgotten(msgspec.Struct, frozen=True, tag=21, array_like=True):
+    """Tells a boot of ``subject`` that an earlier one has claimed to hold more than its disk shows (R8)."""
+
+    head: Head
+    subject: SiteId
+    boot: int
+    epoch: int
+    held: int
+
+
 Packet: TypeAlias = (
     Data
     | Ack
@@ -339,4 +349,5 @@ Packet: TypeAlias = (
     | DataConfirm
     | Orphan
     | ChainAlive
+    | Forgotten
 )

@@ -15,11 +15,14 @@ lists when the initiator dies half-way. Here a later initiator finds the accepte
 promises and completes it.
 """
 
+from collections.abc import Callable
+
 import msgspec
 
 from ordering.config import MS
 from ordering.detection import Detection
 from ordering.disciplines import Discipline
+from ordering.durability import Durability
 from ordering.packets import (
     NO_BALLOT,
     Ballot,
@@ -32,30 +35,34 @@ from ordering.packets import (
     RecoveryStart,
     RecoveryVote,
 )
+from ordering.records import Instance
 from ordering.rtt import RoundTrip
 from ordering.site import Site, Timer
-from ordering.views import SiteId, View, ViewId
+from ordering.views import Member, SiteId, View, ViewId
+
+
+def _nothing() -> None:
+    """What a bare promise waits for."""
+
 
 POLL_ROUNDS = 6
 POLL_DOUBLINGS = 4
 BACKOFF_DOUBLINGS = 3
 
 
-class Instance(msgspec.Struct, frozen=True):
-    """What a voter must never forget of an instance that is not over."""
-
-    promised: Ballot
-    accepted_ballot: Ballot
-    accepted: Order | None
-    decision: Order | None
-    fenced: bool
-
-
 class Recovery:
     """One site's part in ending its epoch: voter always, initiator sometimes."""
 
-    def __init__(self, site: Site, detection: Detection, discipline: Discipline, rtt: RoundTrip) -> None:
+    def __init__(
+        self,
+        site: Site,
+        detection: Detection,
+        discipline: Discipline,
+        rtt: RoundTrip,
+        durability: Durability,
+    ) -> None:
         self.site = site
+        self.durability = durability
         self.detection = detection
         self.discipline = discipline
         self.rtt = rtt
@@ -67,7 +74,9 @@ class Recovery:
     def enter_epoch(self) -> None:
         """Forget the instance that is over."""
         self.promised = NO_BALLOT
+        self._pledge: RecoveryVote | None = None  # our vote for the promised ballot, once it is synced
         self.accepted_ballot = NO_BALLOT
+        self._acceptance = NO_BALLOT  # the accepted ballot, once that is synced
         self.accepted: Order | None = None
         self.decision = None
         self.decided_here = None
@@ -90,21 +99,24 @@ class Recovery:
 
     def leave(self) -> Instance:
         """Turn to the first instance of another chain (R9), and remember this one."""
-        instance = Instance(
-            self.promised, self.accepted_ballot, self.accepted, self.decision, self.site.fenced
-        )
+        instance = self._instance()
         self.enter_epoch()
         self.site.fenced = True
         self.wait_for_others()
         return instance
+
+    def _instance(self) -> Instance:
+        return Instance(self.promised, self.accepted_ballot, self.accepted, self.decision, self.site.fenced)
 
     def resume(self, instance: Instance) -> None:
         """Turn back: a promise and an acceptance hold for ever."""
         self.enter_epoch()
         self.promised = instance.promised
         self._highest_round = instance.promised.round
-        self.accepted_ballot = instance.accepted_ballot
+        self.accepted_ballot = self._acceptance = instance.accepted_ballot
         self.accepted = instance.accepted
+        if instance.promised != NO_BALLOT:
+            self._pledge = self._vote(instance.promised)
         self.site.fenced = instance.fenced
         if instance.fenced:
             self.wait_for_others()
@@ -145,6 +157,7 @@ class Recovery:
         agrees = (
             site.fenced
             or self.detection.stalled()
+            or self.detection.has_restarted(poll.head.sender)
             or any(self._shares(suspect) for suspect in poll.suspects if suspect != site.me)
         )
         site.unicast(poll.head.sender, PollReply(site.head(), poll.round, agrees))
@@ -178,9 +191,17 @@ class Recovery:
         self._votes = {}
         self._acks = {}
         self._grace_ends = None
-        self._promise(self.ballot)
+        self._promise(self.ballot, self._begin_attempt)
+
+    def _begin_attempt(self) -> None:
+        """Nobody is asked before our own promise is synced: a restart must not use the ballot again."""
+        site = self.site
+        if self._pledge is None or self._pledge.ballot != self.ballot:
+            return
+        if site.config.durable:
+            self.wait_for_others()
         self._attempt_ends = site.deadlines[Timer.RECOVERY]
-        self._votes[site.me] = self._vote(self.ballot)
+        self._votes[site.me] = self._pledge
         self._solicit()
 
     def _solicit(self) -> None:
@@ -221,7 +242,7 @@ class Recovery:
     def _try_propose(self) -> None:
         """With a quorum of promises: wait briefly for the rest, then propose."""
         site = self.site
-        if self.proposal is not None:
+        if self.proposal is not None or not self._votes:
             return
         best = self._best_vote()
         if not best.view.is_quorum(self._votes, joint=best.joint) or not self._may_be_born():
@@ -268,11 +289,19 @@ class Recovery:
         if self.site.me in ring:
             index = ring.index(self.site.me)
             ring = ring[index:] + ring[:index]
-        next_view = View(ViewId(self.site.epoch + 1, 0), view.members, view.electorate, ring)
+        members = tuple(self._as_promised(member) for member in view.members)
+        next_view = View(ViewId(self.site.epoch + 1, 0), members, view.electorate, ring)
         first = self.discipline.first_site(ring)
         return Order(
             self.site.epoch + 1, best.frontier + 1, self.site.me, first, view=next_view, vector=best.vector
         )
+
+    def _as_promised(self, member: Member) -> Member:
+        """R6: a voter that is back from its disk takes part under the boot that has promised."""
+        vote = self._votes.get(member.site)
+        if vote is None or vote.head.boot == member.boot:
+            return member
+        return Member(member.site, vote.head.boot, member.address, member.replaces)
 
     def on_ack_new_list(self, ack: RecoveryAckNewList) -> None:
         if self.initiating and ack.ballot == self.ballot and self.proposal is not None:
@@ -280,6 +309,8 @@ class Recovery:
             self._try_decide()
 
     def _try_decide(self) -> None:
+        if not self._votes:
+            return
         best = self._best_vote()
         if self.proposal is not None and best.view.is_quorum(self._acks, joint=best.joint):
             self.decided_here = self.proposal
@@ -310,8 +341,14 @@ class Recovery:
             )
             return
         if start.ballot > self.promised:
-            self._promise(start.ballot)
-        site.multicast_to(self._address_of(start), self._vote(start.ballot))
+            self._promise(start.ballot, lambda: self._send_pledge(start))
+        else:
+            self._send_pledge(start)
+
+    def _send_pledge(self, start: RecoveryStart) -> None:
+        if self._pledge is not None and self._pledge.ballot == start.ballot:
+            vote = msgspec.structs.replace(self._pledge, head=self.site.head())
+            self.site.multicast_to(self._address_of(start), vote)
 
     def _address_of(self, start: RecoveryStart) -> tuple[str, ...]:
         """The initiator may be in a later view than ours, and says where it is; or on its way out."""
@@ -319,7 +356,8 @@ class Recovery:
         address = self.site.addresses.get(start.head.sender, "") if member is None else member.address
         return (address,) if address else ()
 
-    def _promise(self, ballot: Ballot) -> None:
+    def _promise(self, ballot: Ballot, then: Callable[[], None]) -> None:
+        """Fenced at once; the vote, with all it says we have, waits for the disk (R8)."""
         site = self.site
         self.promised = ballot
         self._highest_round = max(self._highest_round, ballot.round)
@@ -328,6 +366,15 @@ class Recovery:
         site.disarm(Timer.POLL)
         site.fenced = True
         self.wait_for_others()
+        self._pledge = None
+        vote = self._vote(ballot)
+
+        def synced() -> None:
+            if self.promised == ballot:
+                self._pledge = vote
+                then()
+
+        self.durability.commit(self._instance(), synced)
 
     def _vote(self, ballot: Ballot) -> RecoveryVote:
         site = self.site
@@ -349,7 +396,7 @@ class Recovery:
             )
             return
         if proposal.ballot > self.promised:
-            self._promise(proposal.ballot)
+            self._promise(proposal.ballot, _nothing)
         self._accept(proposal)
 
     def _accept(self, proposal: RecoveryNewList) -> None:
@@ -361,14 +408,29 @@ class Recovery:
             site.queue.known_end = max(site.queue.known_end, sync)
             return
         self._waiting = None
-        self.accepted_ballot = proposal.ballot
+        ballot = proposal.ballot
+        if self.accepted_ballot == ballot:
+            self._send_acceptance(ballot)
+            return
+        self.accepted_ballot = ballot
         self.accepted = proposal.order
-        if proposal.ballot.site == site.me:
+
+        def synced() -> None:
+            if self.accepted_ballot == ballot:
+                self._acceptance = ballot
+                self._send_acceptance(ballot)
+
+        self.durability.commit(self._instance(), synced)
+
+    def _send_acceptance(self, ballot: Ballot) -> None:
+        site = self.site
+        if self._acceptance != ballot:
+            return  # the disk is not that far
+        if ballot.site == site.me:
             self._acks[site.me] = None
             self._try_decide()
         else:
-            ack = RecoveryAckNewList(site.head(), proposal.ballot)
-            site.unicast(proposal.ballot.site, ack)
+            site.unicast(ballot.site, RecoveryAckNewList(site.head(), ballot))
 
     def caught_up(self) -> None:
         """The frontier moved: a proposal that waited for it may now be acceptable."""
@@ -381,11 +443,13 @@ class Recovery:
         """Arm the patience after which this site initiates: drawn, and longer with each attempt of its own.
         A deaf site, whose attempts come to nothing, so leaves ever more time to the others."""
         patience = self.site.config.recovery_ms << min(self._attempts, BACKOFF_DOUBLINGS)
-        self.site.arm(Timer.RECOVERY, patience * MS + self.site.jitter(patience))
+        syncs = 2 * self.durability.sync_ns  # theirs may take as long as ours: to promise, to accept
+        self.site.arm(Timer.RECOVERY, patience * MS + self.site.jitter(patience) + syncs)
 
     def fire(self) -> None:
         """Resend within an attempt; when its time is up, or nobody decides, initiate (R4)."""
-        if self.decision is not None:
+        waits_for_disk = self.initiating and self.site.me not in self._votes
+        if self.decision is not None or waits_for_disk:
             self.wait_for_others()
         elif self.initiating and self.site.now < self._attempt_ends:
             self._solicit()

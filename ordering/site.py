@@ -12,6 +12,7 @@ from ordering.effects import Effect, Multicast, Unicast
 from ordering.naming import group_id
 from ordering.ordering_queue import OrderingQueue
 from ordering.packets import Confirm, Descent, Head, Packet
+from ordering.records import Parent
 from ordering.stability import Stability
 from ordering.state import State
 from ordering.views import Member, SiteId, View
@@ -53,6 +54,8 @@ class Site:
         self.chains: list[tuple[int, int]] = []  # (first slot, chain): a fork takes over what was before
         self.epoch = 0
         self.fenced = False
+        self.synced = 0  # last slot of this epoch's log that is on the disk; durable mode only
+        self.parents: list[Parent] = []  # the chains we left for a fork that is not decided yet
         self.decided = False  # the install that ends this epoch is known, its slots not all here
         self.queue = OrderingQueue()
         self.stability = Stability()
@@ -88,6 +91,19 @@ class Site:
     def in_ring(self) -> bool:
         return self.me in self.view.ring
 
+    @property
+    def unnamed(self) -> bool:
+        """R6: back from the disk, and the view still names the boot that died."""
+        if not self.config.durable:
+            return False
+        member = self.view.member(self.me)
+        return member is not None and member.boot != self.member.boot
+
+    @property
+    def held(self) -> int:
+        """How far this site holds the order: in durable mode, on its disk (R8)."""
+        return min(self.synced, self.queue.frontier) if self.config.durable else self.queue.frontier
+
     def holds_token(self) -> bool:
         """Gap-free token acceptance (RMP §4.2): the last block names this site and nothing is missing."""
         tail = self.queue.tail
@@ -97,6 +113,7 @@ class Site:
             and tail.next_site == self.me
             and tail.last_ts == self.queue.frontier
             and self.in_ring
+            and not self.unnamed
         )
 
     def note_addresses(self) -> None:
@@ -110,8 +127,10 @@ class Site:
     # -- sending ---------------------------------------------------------------------------------
 
     def head(self) -> Head:
+        """Nobody counts what an unnamed boot states; it shows how far its disk goes, fenced or not."""
         fenced = self.fenced
         frontier = self.queue.frontier
+        unheld = fenced and not (self.config.durable and not self.outside and self.unnamed)
         stability = self.stability
         return Head(
             self.group,
@@ -120,7 +139,7 @@ class Site:
             self.member.boot,
             self.epoch,
             0 if fenced else frontier,
-            0 if fenced else frontier,
+            0 if unheld else self.held,
             0 if fenced else stability.majority,
             0 if fenced else stability.stable,
         )

@@ -89,6 +89,10 @@ class Stability:
         claims = sorted(self.held.get(site, 0) for site in electorate)
         return claims[len(electorate) - majority_of(electorate)]
 
+    def received_by(self, sites: tuple[SiteId, ...], ts: int) -> bool:
+        """Whether all of ``sites`` are known to have received everything up to ``ts``."""
+        return all(self.received.get(site, 0) >= ts for site in sites)
+
     def holders(self, view: View, ts: int) -> int:
         """How many voters are known to hold everything up to ``ts``."""
         return sum(1 for site in view.electorate if self.held.get(site, 0) >= ts)

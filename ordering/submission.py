@@ -63,7 +63,7 @@ class Submission:
 
     def _check(self, request: SubmitRequested) -> None:
         site = self.site
-        if site.outside or not site.epoch or not site.view.has(site.me):
+        if site.outside or not site.epoch or not site.view.has(site.me) or site.unnamed:
             raise NotMember(
                 f"group {site.config.group!r}: this site is {site.state.value}; submit after the first"
                 " InstallView, or start a new engine and join"
@@ -168,6 +168,15 @@ class Submission:
         self.pending_messages = sum(len(b.messages) for b in self.pending.values())
         self.pending_bytes = sum(len(m) for b in self.pending.values() for m in b.messages)
         self._sent_at.clear()
+        if site.config.durable and not site.unnamed:
+            self._go_on_at(seq)
+
+    def _go_on_at(self, seq: int) -> None:
+        """A boot that was named begins where the order says. If it was named before, and that was erased, its
+        earlier boot may have got the numbers of messages it accepted meanwhile: their outcome is unknown."""
+        if self.next_seq > seq:
+            self.site.out.append(Abandoned(seq, self.next_seq - seq, ordered=True))
+        self.next_seq = seq
 
     def resend(self, *, older_than_ns: int = 0) -> None:
         """Multicast again what has had no slot for so long, oldest first."""

@@ -50,7 +50,7 @@ class Transfer:
     def refuse(self, asker: SiteId) -> None:
         """What the asker needs is collected, or was before our time: tell it where our log begins."""
         site = self.site
-        position = self._position()
+        position = self.position()
         if position is not None:
             site.count("collected refusals")
             site.unicast(asker, Collected(site.head(), position, site.descent, site.queue.latest_departed()))
@@ -77,7 +77,7 @@ class Transfer:
         """In a later epoch a lower slot is ahead of us, too: what we have above it was erased."""
         return (position.epoch, position.ts) > (self.site.epoch, self.site.queue.frontier)
 
-    def _position(self) -> Position | None:
+    def position(self) -> Position | None:
         """Where our own log begins; None if that is not known to be held by a majority.
 
         A member that came later begins with the view that seated it, one slot behind its base.

@@ -22,12 +22,17 @@ class Rotating:
 
     def wants_null(self) -> bool:
         site = self.site
-        return len(site.view.ring) > 1 and site.stability.stable < site.queue.last_real_ts
+        if len(site.view.ring) < 2:
+            return False
+        if site.config.durable:  # disks speak up by themselves; only who has not received it is waited for
+            return not site.stability.received_by(site.view.ring, site.queue.last_real_ts)
+        return site.stability.stable < site.queue.last_real_ts
 
-    def notify(self, *, frontier_moved: bool, level_moved: bool, sent_order: bool) -> None:
+    def notify(self, *, frontier_moved: bool, held_moved: bool, level_moved: bool, sent_order: bool) -> None:
         """Ring members speak when the token comes. Only an external voter whose hold statement is
         needed for a majority has to speak up by itself."""
         site = self.site
         view = site.view
-        if frontier_moved and not site.in_ring and view.ring_voters <= len(view.electorate) // 2:
+        needed = not site.in_ring and view.ring_voters <= len(view.electorate) // 2
+        if (frontier_moved and needed) or (held_moved and not sent_order):
             site.confirm()

@@ -23,10 +23,10 @@ class Sequencer:
     def wants_null(self) -> bool:
         return False
 
-    def notify(self, *, frontier_moved: bool, level_moved: bool, sent_order: bool) -> None:
+    def notify(self, *, frontier_moved: bool, held_moved: bool, level_moved: bool, sent_order: bool) -> None:
         site = self.site
         if site.me == site.view.ring[0]:
             if level_moved and not sent_order:
                 site.confirm()
-        elif frontier_moved:
+        elif frontier_moved or held_moved:
             site.confirm_to(site.view.ring[0])

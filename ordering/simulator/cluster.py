@@ -13,18 +13,30 @@ from ordering.effects import (
     InstallView,
     LevelReached,
     Multicast,
+    Persist,
     RequestState,
     Retract,
     SetTimer,
     Unicast,
 )
 from ordering.errors import InvariantViolation, SubmitError
-from ordering.events import Event, PacketsReceived, Started, StateTransferred, SubmitRequested
+from ordering.events import (
+    Event,
+    PacketsReceived,
+    Persisted,
+    PersistFailed,
+    Restarted,
+    SnapshotSaved,
+    Started,
+    StateTransferred,
+    SubmitRequested,
+)
 from ordering.packets import Packet
 from ordering.qos import Qos
 from ordering.simulator.checkers.base import Checker
 from ordering.simulator.clock import Clock
-from ordering.simulator.network import Network
+from ordering.simulator.disk import Disk
+from ordering.simulator.network import US, Network
 from ordering.simulator.process import TIMER, Process
 from ordering.state import State
 from ordering.views import Member, SiteId, View
@@ -33,6 +45,9 @@ TRANSFER_RETRY = 20 * MS
 RESTART_AFTER_END = 50 * MS
 REJOIN_AFTER_LEAVE = 1000 * MS
 PAUSE_BACKLOG_MAX = 20_000
+SYNC_US = (100, 300, 1_000)  # how long a sync may take
+SNAPSHOT_EVERY = 60  # messages
+SNAPSHOT_TAKES = 20 * MS
 
 
 class Cluster:
@@ -54,7 +69,11 @@ class Cluster:
         self.left_broken: set[str] = set()
         self.transfer_ms: tuple[int, ...] = (0,)  # how long a state may travel
         self.transfer_rng = Random(seed)
-        self._next_site = 0
+        self.disks: dict[str, Disk] = {}
+        self.disk_rng = Random(seed ^ 0xD15C)
+        self.sync_us: tuple[int, ...] = SYNC_US
+        self.failing_disks: set[str] = set()  # addresses whose next sync fails
+        self._next_key = 0
 
     def watch(self, listener: Checker) -> None:
         """Let one more observer see what happens from now on."""
@@ -64,24 +83,49 @@ class Cluster:
 
     def start(self, address: str, *, founder: bool) -> Process:
         """Start a process with a new boot, hence a new site."""
-        self._next_site += 1
-        member = Member(SiteId(self._next_site), self.rng.getrandbits(127) + 1, address)
-        process = Process(self.config, member, Random(self.rng.getrandbits(64)))
+        self._next_key += 1
+        return self._launch(
+            address, SiteId(self._next_key), Started(founder and address in self.config.founders)
+        )
+
+    def _launch(self, address: str, site: SiteId, event: Started | Restarted) -> Process:
+        member = Member(site, self.rng.getrandbits(127) + 1, address)
+        disk = self.disks.setdefault(address, Disk())
+        process = Process(self.config, member, Random(self.rng.getrandbits(64)), self._next_key, disk)
         self.processes[address] = process
-        self.handle(process, Started(founder and address in self.config.founders))
+        if isinstance(event, Restarted):
+            process.replica.restore(*disk.snapshot)
+            process.has_state = disk.ledger.transferred
+        for listener in self.checkers:
+            listener.on_start(process, self.clock.now)
+        self.handle(process, event)
         return process
 
     def crash(self, address: str) -> None:
         process = self.processes[address]
         process.alive = False
         self.graveyard.append(process)
+        process.disk.crash(self.disk_rng)
         for listener in self.checkers:
             listener.on_crash(process, self.clock.now)
 
     def restart(self, address: str) -> None:
         """After a crash or an ended membership: the same program again; it finds the group and joins."""
         if not self.processes[address].alive or self.processes[address].ended:
+            self._start_again(address)
+
+    def _start_again(self, address: str) -> None:
+        """From its disk, if that tells of a membership that is not over."""
+        disk = self.disks.setdefault(address, Disk())
+        if not disk.has_member:
             self.start(address, founder=True)
+            return
+        self._next_key += 1
+        self._launch(address, disk.ledger.site, Restarted(disk.ledger.copy()))
+
+    def wipe(self, address: str) -> None:
+        """The directory is empty from now on."""
+        self.disks[address] = Disk()
 
     def pause(self, address: str) -> None:
         self.processes[address].paused = True
@@ -178,19 +222,26 @@ class Cluster:
             case InstallView(ts, _, view):
                 process.view = view
                 process.view_ts = ts
+            case Persist():
+                process.disk.writing = effect
+                delay = self.disk_rng.choice(self.sync_us) * US
+                self.clock.after(delay, lambda: self._sync(process, effect))
             case RequestState(ts, _, donors):
                 process.wanted_state = ts
                 delay = self.transfer_rng.choice(self.transfer_ms) * MS
                 self.clock.after(delay, lambda: self._transfer(process, ts, donors))
             case EndMembership(ending):
                 process.ended = effect
+                process.disk.writing = None
+                if ending is not Ending.STOPPED:
+                    self.wipe(process.address)
                 wait = REJOIN_AFTER_LEAVE if ending is Ending.LEFT else RESTART_AFTER_END
                 self.clock.after(wait, lambda: self._supervise(process))
 
     def _supervise(self, process: Process) -> None:
         """A host starts an ended site anew, as an operator's supervisor would."""
         if self.processes[process.address] is process and process.alive:
-            self.start(process.address, founder=True)
+            self._start_again(process.address)
 
     def _tick(self, process: Process, at: int) -> None:
         if process.alive and process.timer_at == at:
@@ -208,8 +259,32 @@ class Cluster:
         if process.engine.site.queue.base and not process.has_state and not self._founded(process):
             return
         for ts, digest in process.replica.apply(process.majority):
+            process.applied_since_snapshot += 1
             for listener in self.checkers:
                 listener.on_applied(process, ts, digest, self.clock.now)
+        if self.config.durable and process.applied_since_snapshot >= SNAPSHOT_EVERY:
+            process.applied_since_snapshot = 0
+            snapshot = (process.replica.ts, process.replica.digest)
+            self.clock.after(SNAPSHOT_TAKES, lambda: self._save(process, snapshot))
+
+    def _save(self, process: Process, snapshot: tuple[int, bytes]) -> None:
+        """The application's snapshot is on the disk; now and then somebody copies the directory."""
+        if process.alive and process.ended is None and snapshot[0] > process.disk.snapshot[0]:
+            process.disk.snapshot = snapshot
+            if process.disk.has_member and self.disk_rng.random() < 0.3:
+                process.disk.back_up()
+            self.handle(process, SnapshotSaved(snapshot[0]))
+
+    def _sync(self, process: Process, persist: Persist) -> None:
+        if process.disk.writing is not persist:
+            return  # it crashed meanwhile
+        if process.address in self.failing_disks:
+            self.failing_disks.discard(process.address)
+            process.disk.crash(self.disk_rng)
+            self.handle(process, PersistFailed(persist.seq))
+            return
+        process.disk.finish(persist)
+        self.handle(process, Persisted(persist.seq))
 
     def _founded(self, process: Process) -> bool:
         """Whether the process has the state because it was there from the first slot on."""
@@ -227,7 +302,8 @@ class Cluster:
             ready = ready and donor.engine.site.chain == process.engine.site.chain
             if donor.member.site in donors and reachable and ready and not donor.paused:
                 if donor.replica.ts >= process.replica.ts:  # else the order itself was faster
-                    process.replica.restore(donor.replica)
+                    process.replica.restore(donor.replica.ts, donor.replica.digest)
+                process.disk.snapshot = (process.replica.ts, process.replica.digest)
                 process.has_state = True
                 for listener in self.checkers:
                     listener.on_restored(process, donor, self.clock.now)

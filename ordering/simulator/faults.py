@@ -1,8 +1,8 @@
 """Fault injection: draws what to break, for how long, and mends it again.
 
-Crashes lose memory, and leaves and removals lose voters, so they are kept to a minority of the
-electorate: a group in memory mode does not survive more, and says so. The exception is a group that
-may fork. Everything else may hit anyone, as often as it likes.
+Crashes lose memory, lost disks, leaves and removals lose voters, so they are kept to a minority of the
+electorate: a group in memory mode does not survive more, and says so. The exceptions are a group that may
+fork, and crashes in durable mode. Everything else may hit anyone, as often as it likes.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from ordering.errors import MembershipError
 from ordering.events import ChangeRequested
 from ordering.packets import ChangeKind
 from ordering.simulator.checkers.base import Checker
-from ordering.simulator.cluster import Cluster
+from ordering.simulator.cluster import SYNC_US, Cluster
 from ordering.simulator.network import Weather
 from ordering.simulator.plan import FaultKind
 from ordering.simulator.process import Process
@@ -64,6 +64,11 @@ class Injector(Checker):
             FaultKind.INITIATOR: lambda: self._aim(FaultKind.INITIATOR),
             FaultKind.RIVALS: self._provoke,
             FaultKind.LOST_MAJORITY: self._lose_majority,
+            FaultKind.ALL_DOWN: self._all_down,
+            FaultKind.SLOW_DISK: self._slow_disk,
+            FaultKind.SYNC_FAILED: self._fail_sync,
+            FaultKind.DISK_LOST: self._lose_disk,
+            FaultKind.ROLLED_BACK: self._roll_back,
         }
 
     def start(self) -> None:
@@ -190,7 +195,7 @@ class Injector(Checker):
 
     def survivable(self, victims: list[str]) -> bool:
         """Whether a majority of every electorate in play keeps its memory without ``victims``."""
-        for process in self.cluster.live():
+        for process in self._present():
             site = process.engine.site
             if site.outside:
                 if site.state.value == "founding" or site.chain == 0:
@@ -201,13 +206,13 @@ class Injector(Checker):
             if not self._has_majority(site.view, site.chain, victims):
                 return False
         # What a dead site ordered last may still be under way.
-        chains = {p.engine.site.chain for p in self.cluster.live()}
+        chains = {p.engine.site.chain for p in self._present()}
         last_words = [p.engine.site for p in self.cluster.graveyard if not p.engine.site.outside]
         return all(self._has_majority(s.view, s.chain, victims) for s in last_words if s.chain in chains)
 
     def _has_majority(self, view: View, chain: int, victims: list[str]) -> bool:
         """Whether the view keeps its majority; one that all who live have left behind does not count."""
-        live = [p.engine.site for p in self.cluster.live() if p.engine.site.chain == chain]
+        live = [p.engine.site for p in self._present() if p.engine.site.chain == chain]
         if all(site.view.id > view.id for site in live):
             return True
         sound = self._sound_voters(chain, victims)
@@ -220,11 +225,22 @@ class Injector(Checker):
         """Voters of a chain that live and stay."""
         return tuple(
             p.member.site
-            for p in self.cluster.live()
+            for p in self._present()
             if p.engine.site.chain == chain
             and p.address not in victims
             and p.member.site not in self.condemned
         )
+
+    def _present(self) -> list[Process]:
+        """Who has not lost its memory, which in durable mode is its disk."""
+        if not self.cluster.config.durable:
+            return self.cluster.live()
+        latest = self.cluster.processes.values()
+        return [p for p in latest if p.ended is None and (p.alive or self._can_come_back(p))]
+
+    def _can_come_back(self, process: Process) -> bool:
+        ledger = self.cluster.disks[process.address].ledger
+        return ledger.began is not None and ledger.site == process.member.site
 
     def _victim(self) -> Process | None:
         live = [p for p in self.cluster.live() if not p.paused]
@@ -235,6 +251,8 @@ class Injector(Checker):
 
     def _may_lose(self, victim: Process) -> bool:
         """A birth is not disturbed by amnesia of a majority either: founders count as an electorate."""
+        if self.cluster.config.durable:
+            return True
         inside = [p for p in self.cluster.live() if not p.engine.site.outside]
         if not inside:
             return False
@@ -301,6 +319,82 @@ class Injector(Checker):
             return False
         self.cluster.skew(self.rng.choice(live), 900 + self.rng.randrange(201))
         return True
+
+    # -- disks -----------------------------------------------------------------------------------
+
+    def _all_down(self) -> bool:
+        """Every process dies, at once or one after the other, and they come back in any order."""
+        live = self.cluster.live()
+        if not self.cluster.config.durable or not live:
+            return False
+        spread = self.rng.choice((1, 50, 500))
+        for process in live:
+            self._later(0, spread, partial(self._kill, process))
+        return True
+
+    def _kill(self, process: Process) -> None:
+        address = process.address
+        if (
+            self.active
+            and process.alive
+            and not process.paused
+            and self.cluster.processes[address] is process
+        ):
+            self.cluster.crash(address)
+            self._later(1, 1500, partial(self._restart, address))
+
+    def _slow_disk(self) -> bool:
+        if not self.cluster.config.durable:
+            return False
+        self.cluster.sync_us = self.rng.choice(((5_000, 50_000), (100, 200_000), (400_000,)))
+
+        def recover() -> None:
+            self.cluster.sync_us = SYNC_US
+
+        self._later(50, 1500, recover)
+        return True
+
+    def _fail_sync(self) -> bool:
+        live = [p for p in self.cluster.live() if p.is_member()]
+        if not self.cluster.config.durable or not live:
+            return False
+        self.cluster.failing_disks.add(self.rng.choice(live).address)
+        return True
+
+    def _lose_disk(self) -> bool:
+        """A process dies, and its disk is bad when it comes back: empty, or a bit has flipped."""
+        victim = self._disk_victim()
+        if victim is None:
+            return False
+        self.cluster.crash(victim.address)
+        if self.rng.random() < 0.5 or not victim.disk.rot(self.rng):
+            self.cluster.wipe(victim.address)
+        self._later(1, 2000, lambda: self._restart(victim.address))
+        return True
+
+    def _roll_back(self) -> bool:
+        """A process dies, and somebody restores an old copy of its directory. That can only be noticed if
+        others remember; so all do."""
+        victim = self._disk_victim()
+        if victim is None:
+            return False
+        left = victim.disk.oldest_claim
+        others = [p for p in self.cluster.processes.values() if p is not victim]
+        if left is None or not all(p.alive and _remembers(p, victim, left) for p in others):
+            return False
+        self.condemned.add(victim.member.site)
+        self.cluster.crash(victim.address)
+        victim.disk.roll_back()
+        self._later(1, 2000, lambda: self._restart(victim.address))
+        return True
+
+    def _disk_victim(self) -> Process | None:
+        """A voter whose memory the group can do without."""
+        if not self.cluster.config.durable:
+            return None
+        live = [p for p in self.cluster.live() if p.is_member() and not p.paused and p.disk.has_member]
+        victim = self.rng.choice(live) if live else None
+        return victim if victim is not None and self.survivable([victim.address]) else None
 
     # -- aimed strikes ---------------------------------------------------------------------------
 
@@ -400,6 +494,8 @@ class Injector(Checker):
         cluster = self.cluster
         cluster.network.clear()
         cluster.network.weather = Weather()
+        cluster.sync_us = SYNC_US
+        cluster.failing_disks.clear()
         for address, process in list(cluster.processes.items()):
             if process.paused:
                 cluster.resume(address)
@@ -427,3 +523,9 @@ class Injector(Checker):
                 cluster.network.cut((other, address))
             if how in ("away", "dumb"):
                 cluster.network.cut((address, other))
+
+
+def _remembers(process: Process, victim: Process, left: tuple[int, int]) -> bool:
+    """Whether a process has written down that the victim claimed more than ``left``."""
+    claim = process.disk.ledger.claims.get(victim.member.site)
+    return claim is not None and (claim.epoch, claim.held) > left

@@ -32,6 +32,7 @@ class Mutant(msgspec.Struct, frozen=True):
     guard: str
     instead: str
     discipline: str = "rotating"
+    durable: bool | None = None  # None: as drawn
 
 
 class MutantResult(msgspec.Struct, frozen=True):
@@ -195,6 +196,62 @@ MUTANTS: tuple[Mutant, ...] = (
         "if site.state is not State.GONE:",
         "if ending not in (Ending.LEFT, Ending.REMOVED):",
     ),
+    Mutant(
+        "hold before sync",
+        "19: acknowledged before flush (R8)",
+        "ordering.site:Site.head",
+        "0 if unheld else self.held,",
+        "0 if unheld else frontier,",
+        durable=True,
+    ),
+    Mutant(
+        "an epoch is held before it is written",
+        "19: acknowledged before flush (R8)",
+        "ordering.durability:Durability.installed",
+        "site.synced = 0",
+        "site.synced = order.last_ts",
+        durable=True,
+    ),
+    Mutant(
+        "a promise is not written down",
+        "3: amnesia, a voter that forgets its promise (R8)",
+        "ordering.recovery:Recovery._promise",
+        "self.durability.commit(self._instance(), synced)",
+        "synced()",
+        durable=True,
+    ),
+    Mutant(
+        "an acceptance is not written down",
+        "3: amnesia, a voter that forgets what it accepted (R8)",
+        "ordering.recovery:Recovery._accept",
+        "self.durability.commit(self._instance(), synced)",
+        "synced()",
+        durable=True,
+    ),
+    Mutant(
+        "an ACK is issued again after a restart",
+        "2: fast restart before anyone noticed (R6)",
+        "ordering.site:Site.holds_token",
+        "and not self.unnamed",
+        "and True",
+        durable=True,
+    ),
+    Mutant(
+        "a disk that went back in time is believed",
+        "3: amnesia, a rolled-back directory (R8)",
+        "ordering.claims:Claims.on_other_boot",
+        "(claim.epoch, claim.held) > (head.epoch, head.held)",
+        "False",
+        durable=True,
+    ),
+    Mutant(
+        "the log is trimmed ahead of the snapshot",
+        "14: log collected while it is still needed (R8)",
+        "ordering.durability:Durability.on_snapshot",
+        "if position.ts <= ts]",
+        "]",
+        durable=True,
+    ),
 )
 
 
@@ -227,7 +284,7 @@ def search(mutant: Mutant, seeds: int, first_seed: int = 0) -> MutantResult:
     """Play seeds with the mutant planted until a checker complains."""
     with planted(mutant):
         for count in range(1, seeds + 1):
-            plan = Plan(seed=first_seed + count - 1, discipline=mutant.discipline)
+            plan = Plan(seed=first_seed + count - 1, discipline=mutant.discipline, durable=mutant.durable)
             report = simulate(plan, stop_broken=True)
             if report.violations:
                 first = report.violations[0]

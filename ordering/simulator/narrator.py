@@ -85,6 +85,7 @@ NOTABLE: Final[dict[type, Topic]] = {
     p.RecoveryAbort: Topic.RECOVERY,
     p.Orphan: Topic.RECOVERY,
     p.ChainAlive: Topic.RECOVERY,
+    p.Forgotten: Topic.RECOVERY,
 }
 
 
@@ -149,6 +150,10 @@ class Narrator(Checker):
     def on_settled(self, process: "Process", now: int) -> None:
         self._look(process, now)
 
+    def on_start(self, process: "Process", now: int) -> None:
+        if process.disk.has_member:
+            self._meet(process, now)
+
     def on_crash(self, process: "Process", now: int) -> None:
         self._look(process, now)
         self._tell(process, now, Topic.PROCESS, "crashes; its memory is gone")
@@ -194,7 +199,10 @@ class Narrator(Checker):
         self._names[site] = f"{process.address}#{site}"
         again = process.address in self._addresses
         self._addresses.add(process.address)
-        self._tell(process, now, Topic.PROCESS, "restarts with an empty memory" if again else "starts")
+        what = "restarts with an empty memory" if again else "starts"
+        if process.disk.has_member:
+            what = f"comes back from its disk, which has everything up to {process.disk.ledger.end}"
+        self._tell(process, now, Topic.PROCESS, what)
 
     # -- packets ---------------------------------------------------------------------------------
 
@@ -273,6 +281,8 @@ class Narrator(Checker):
                 return f"has lost the majority, {why}"
             case p.ChainAlive(head, _, descent, _, _):
                 return f"says that chain {head.chain:x} lives (forked {descent.depth} times)"
+            case p.Forgotten(_, subject, _, epoch, held):
+                return f"tells {self._site(subject)} that it has held {held} of epoch {epoch} before"
             case p.Poll(_, round_, _) if round_ > ROLL_CALL:
                 return "calls the roll"
             case p.PollReply(_, round_, _) if round_ > ROLL_CALL:

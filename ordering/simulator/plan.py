@@ -40,11 +40,31 @@ class FaultKind(StrEnum):
     RIVALS = "rival initiators"
     LOST_MAJORITY = "majority lost"
     LATE_FOUNDER = "late founder"
+    ALL_DOWN = "all down"
+    SLOW_DISK = "slow disk"
+    SYNC_FAILED = "failed sync"
+    DISK_LOST = "disk lost"
+    ROLLED_BACK = "disk rolled back"
 
 
 LIGHT_KINDS = (FaultKind.LOSS, FaultKind.DUPLICATION, FaultKind.REORDERING, FaultKind.DELAY)
 # A restart follows a crash and a late founder is part of the birth; they are not drawn later on.
-DRAWN_KINDS = tuple(kind for kind in FaultKind if kind not in (FaultKind.RESTART, FaultKind.LATE_FOUNDER))
+UNDRAWN_KINDS = (FaultKind.RESTART, FaultKind.LATE_FOUNDER)
+# What can only happen to a group that writes to disks.
+DISK_KINDS = (
+    FaultKind.ALL_DOWN,
+    FaultKind.SLOW_DISK,
+    FaultKind.SYNC_FAILED,
+    FaultKind.DISK_LOST,
+    FaultKind.ROLLED_BACK,
+)
+MEMORY_KINDS = tuple(kind for kind in FaultKind if kind not in (*UNDRAWN_KINDS, *DISK_KINDS))
+
+
+def _option(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name} {value}"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +74,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     faults: FaultMix = FaultMix.SWARM
     seconds: int = 12
     rate: int = 120
+    durable: bool | None = None  # None: drawn
 
     def __post_init__(self) -> None:
         if not 1 <= self.sites <= 16:
@@ -68,11 +89,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """The command that plays this run again, readably."""
         default = Plan(seed=self.seed)
         options = [
-            f"--{name} {getattr(self, name)}"
-            for name in ("sites", "discipline", "faults", "seconds", "rate")
+            _option(name, getattr(self, name))
+            for name in ("sites", "discipline", "faults", "seconds", "rate", "durable")
             if getattr(self, name) != getattr(default, name)
         ]
         return " ".join([f"rsm sim --seed {self.seed}", *options, "-v"])
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether the group writes to disks; drawn aside, so that a memory run stays what it was."""
+        if self.durable is not None:
+            return self.durable
+        return self.faults is FaultMix.SWARM and Random(self.seed ^ 0xD0BAB1E).random() < 0.4
 
     def draw_config(self, rng: Random) -> Config:
         """The group's settings: mostly the defaults, sometimes tight bounds that make limits bite."""
@@ -81,6 +109,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         tight = swarm and rng.random() < 0.3
         forks = swarm and self.sites > 2 and rng.random() < 0.15
         return Config(
+            durable=self.is_durable and not forks,
             group="simulated",
             founders=addresses,
             contacts=addresses,
@@ -105,4 +134,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             case FaultMix.LIGHT:
                 return LIGHT_KINDS
             case FaultMix.SWARM:
-                return tuple(kind for kind in DRAWN_KINDS if rng.random() < 0.5)
+                drawn = tuple(kind for kind in MEMORY_KINDS if rng.random() < 0.5)
+                if not self.is_durable:
+                    return drawn
+                aside = Random(self.seed ^ 0xFA117)
+                return drawn + tuple(kind for kind in DISK_KINDS if aside.random() < 0.6)

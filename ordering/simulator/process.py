@@ -9,6 +9,7 @@ from ordering.config import Config
 from ordering.effects import Delivery, EndMembership
 from ordering.engine import Engine
 from ordering.events import Event, TimerFired
+from ordering.simulator.disk import Disk
 from ordering.views import Member, View
 
 
@@ -53,16 +54,18 @@ class Replica:
         del self._waiting[:taken]
         return done
 
-    def restore(self, donor: "Replica") -> None:
-        self.ts = donor.ts
-        self.digest = donor.digest
+    def restore(self, ts: int, digest: bytes) -> None:
+        self.ts = ts
+        self.digest = digest
 
 
 class Process:
     """A running (or paused, or dead) site."""
 
-    def __init__(self, config: Config, member: Member, rng: Random) -> None:
+    def __init__(self, config: Config, member: Member, rng: Random, key: int, disk: Disk) -> None:
         self.member = member
+        self.key = key  # names this process among all: a voter may come back, a process does not
+        self.disk = disk
         self.address = member.address
         self.engine = Engine(config, member, rng)
         self.replica = Replica()
@@ -75,6 +78,7 @@ class Process:
         self.majority = 0
         self.ended: EndMembership | None = None
         self.has_state = False
+        self.applied_since_snapshot = 0
         self.wanted_state = 0
         # The process' own clock: it runs at per_mille / 1000 of real speed since real_epoch.
         self.real_epoch = 0

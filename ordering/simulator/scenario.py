@@ -27,6 +27,8 @@ run 50ms                                    also us and s
 until s2 sends Ack | is STATE               run until it has just happened, 10 s at most
 until s2 views 2.0 | delivers hello         the same for what the application is told
 start s4, crash s2, restart s2              a start joins (as a founder would after its birth)
+wipe s2, backup s2, rollback s2             the disk of a dead process: emptied, copied, put back
+fail s2, sync 5ms                           its next sync fails; how long syncs take from now on
 pause s2, resume s2                         as by SIGSTOP and SIGCONT
 cut s1 s2, isolate s1, mend                 one way; both ways with all; everything whole again
 drop s1 s2 Ack [count=1]                    lose the next packets of a type on a link; ``*`` is any
@@ -67,6 +69,7 @@ from ordering.views import View
 
 US: Final = MS // 1000
 LATENCY_US: Final = 1000
+SYNC_US: Final = 500
 STEP: Final = 100 * US  # of ``until``: well below the latency, so nothing arrives in between
 PATIENCE: Final = 10_000 * MS
 SETTLING: Final = 100 * MS
@@ -191,6 +194,7 @@ class Stage:
         self._judges = make_checkers()
         nacks = Narrator(self._hear_nack, verbosity=2)
         self.cluster = StageCluster(config, seed, [*self._judges, Narrator(self._hear), nacks, self.journal])
+        self.cluster.sync_us = (SYNC_US,)
         self.network = self.cluster.network
         self.network.tell = self._hear_network
 
@@ -336,6 +340,7 @@ def make_config(sites: int, settings: dict[str, int | str]) -> Config:
             raise ScenarioError(f"{name!r} is not a setting; use one of {', '.join(sorted(known))}")
     addresses = tuple(f"s{number}" for number in range(1, sites + 1))
     values = {"group": "scenario", "founders": addresses, "contacts": addresses, **settings}
+    values["durable"] = bool(values.get("durable"))
     return msgspec.convert(values, Config)
 
 
@@ -427,6 +432,11 @@ class Script:
             "start": lambda words, _: self._each(words, lambda a: self.stage.cluster.start(a, founder=True)),
             "crash": lambda words, _: self._each(words, self.stage.cluster.crash),
             "restart": lambda words, _: self._each(words, self.stage.cluster.restart),
+            "wipe": lambda words, _: self._each(words, self.stage.cluster.wipe),
+            "backup": lambda words, _: self._each(words, lambda a: self.stage.process(a).disk.back_up()),
+            "rollback": lambda words, _: self._each(words, lambda a: self.stage.process(a).disk.roll_back()),
+            "fail": lambda words, _: self._each(words, self.stage.cluster.failing_disks.add),
+            "sync": self._sync,
             "pause": lambda words, _: self._each(words, self.stage.cluster.pause),
             "resume": lambda words, _: self._each(words, self.stage.cluster.resume),
             "isolate": lambda words, _: self._each(words, self.stage.isolate),
@@ -474,7 +484,8 @@ class Script:
         seed = int(options.pop("seed", "1"))
         born = options.pop("born", "yes") == "yes"
         settings: dict[str, int | str] = {
-            name: int(value) if value.isdigit() else value for name, value in options.items()
+            name: {"yes": 1, "no": 0}.get(value, int(value) if value.isdigit() else value)
+            for name, value in options.items()
         }
         self._stage = stage = Stage(make_config(sites, settings), seed)
         if born:
@@ -488,6 +499,10 @@ class Script:
     def _run(self, words: list[str], options: dict[str, str]) -> None:
         (text,) = _exactly(1, words)
         self.stage.run(_duration(text))
+
+    def _sync(self, words: list[str], options: dict[str, str]) -> None:
+        (text,) = _exactly(1, words)
+        self.stage.cluster.sync_us = (_duration(text) // US,)
 
     def _until(self, words: list[str], options: dict[str, str]) -> None:
         address, verb, *what = words

@@ -27,6 +27,7 @@ from ordering.simulator.checkers import make_checkers
 from ordering.simulator.checkers.base import Checker
 from ordering.simulator.clock import Clock
 from ordering.simulator.cluster import Cluster
+from ordering.simulator.disk import Disk
 from ordering.simulator.network import US, Network
 from ordering.simulator.process import Process
 from ordering.views import Member, SiteId
@@ -130,7 +131,7 @@ class GroupCluster(Cluster):
             host.groups.close(self.config.group)
         member = Member(*host.identity(self.config.group), address)
         host.members.setdefault(self.config.group, []).append(member)
-        process = Process(self.config, member, Random(member.boot))
+        process = Process(self.config, member, Random(member.boot), member.site, Disk())
         process.engine = host.groups.open(self.config, member, Random(member.boot))
         self.processes[address] = process
         self.handle(process, Started(founder))

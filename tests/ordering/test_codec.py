@@ -112,6 +112,7 @@ PACKETS: dict[type, st.SearchStrategy[Any]] = {
     p.RecoveryAbort: st.builds(p.RecoveryAbort, heads, ballots, ballots),
     p.DataConfirm: st.builds(p.DataConfirm, heads, counts),
     p.Orphan: st.builds(p.Orphan, heads, addresses, st.booleans(), counts),
+    p.Forgotten: st.builds(p.Forgotten, heads, sites, boots, counts, counts),
     p.ChainAlive: st.builds(p.ChainAlive, heads, addresses, descents, counts, counts),
 }
 packets: st.SearchStrategy[p.Packet] = st.one_of(*PACKETS.values())

@@ -31,8 +31,17 @@ def test_when_a_swarm_of_faults_strikes_then_no_checker_complains(first: int) ->
 @pytest.mark.parametrize("seed", FOUND_SOMETHING)
 def test_when_a_seed_has_found_something_once_then_it_is_played_for_ever(seed: int) -> None:
     discipline = ("rotating", "sequencer")[seed // 4 % 2]
-    report = simulate(Plan(seed=seed, discipline=discipline, sites=(5, 3, 4, 7)[seed % 4]))
+    report = simulate(Plan(seed=seed, discipline=discipline, sites=(5, 3, 4, 7)[seed % 4], durable=False))
     assert report.violations == [], report.replay
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS // 2, CHUNK))
+def test_when_disks_fail_too_then_no_checker_complains(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        discipline = ("rotating", "sequencer")[seed // 4 % 2]
+        sites = (3, 5, 4, 7)[seed % 4]
+        report = simulate(Plan(seed=seed, discipline=discipline, sites=sites, durable=True, seconds=8))
+        assert report.violations == [], report.replay
 
 
 @pytest.mark.parametrize("discipline", ["rotating", "sequencer"])
@@ -52,7 +61,7 @@ def test_when_the_network_is_merely_bad_then_no_checker_complains() -> None:
 def test_when_a_seed_runs_under_two_hash_seeds_then_the_trace_is_one() -> None:
     line = (
         "from ordering.simulator.run import simulate; from ordering.simulator.plan import Plan;"
-        "print(*[simulate(Plan(seed=s, seconds=6)).trace for s in (7, 8)])"
+        "print(*[simulate(Plan(seed=s, seconds=6)).trace for s in (7, 8, 9)])"
     )
     traces = {
         subprocess.run(

@@ -8,7 +8,7 @@ who must have everything at the end.
 ==================  ===============================================================================
 order               total_order, causal_order, source_order, integrity, single_token
 membership          virtual_synchrony, view_agreement, hold_statements, voters_have_state
-nothing is lost     resilience, agreement, digest
+nothing is lost     resilience, agreement, digest, promises
 work gets done      liveness, bounds, nack_rate
 ==================  ===============================================================================
 """
@@ -23,6 +23,7 @@ from ordering.simulator.checkers.hold_statements import HoldStatements
 from ordering.simulator.checkers.integrity import Integrity
 from ordering.simulator.checkers.liveness import Liveness
 from ordering.simulator.checkers.nack_rate import NackRate
+from ordering.simulator.checkers.promises import Promises
 from ordering.simulator.checkers.resilience import Resilience
 from ordering.simulator.checkers.single_token import SingleToken
 from ordering.simulator.checkers.source_order import SourceOrder
@@ -47,6 +48,7 @@ ALL_CHECKERS: tuple[type[Checker], ...] = (
     Liveness,
     HoldStatements,
     VotersHaveState,
+    Promises,
 )
 
 

@@ -22,37 +22,36 @@ class FinalSets(OrderChecker):
 
     def __init__(self, history: History | None = None) -> None:
         super().__init__(history)
-        self.final: dict[SiteId, dict[Slot, tuple[int, int]]] = {}  # with the time and the chain
+        self.final: dict[int, dict[Slot, tuple[int, int]]] = {}  # with the time and the chain
 
     def on_final(self, process: "Process", log: Log, delivery: Delivery, now: int) -> None:
         if delivery.qos.level >= Level.TOTALLY_ORDERED:
-            site = process.member.site
-            slots = self.final.get(site)
+            slots = self.final.get(process.key)
             if slots is None:
-                slots = self.final[site] = {}
+                slots = self.final[process.key] = {}
             slots[delivery.first_ts, delivery.source, delivery.first_seq] = (now, log.chain)
 
     def on_healed(self, cluster: "Cluster", now: int) -> None:
         self.healed_at = now
 
-    def check_survivors(self, cluster: "Cluster", sites: list[SiteId], now: int) -> None:
-        """Every survivor must have what is final in its chain at any of ``sites``, from its first view on.
+    def check_survivors(self, cluster: "Cluster", keys: list[int], now: int) -> None:
+        """Every survivor must have what is final in its chain at any of ``keys``, from its first view on.
 
         Without a time to heal a survivor may lag: then only up to its own last final slot. With it,
         only what became final too short a while ago is let off.
         """
         recent = now - cluster.config.detection_ms * MS
-        wanted: dict[int, dict[Slot, tuple[int, SiteId]]] = {}
-        for site in sites:
-            for slot, (since, chain) in self.final.get(site, {}).items():
+        wanted: dict[int, dict[Slot, tuple[int, int]]] = {}
+        for key in keys:
+            for slot, (since, chain) in self.final.get(key, {}).items():
                 found = wanted.setdefault(chain, {})
                 if slot not in found or since < found[slot][0]:
-                    found[slot] = (since, site)
+                    found[slot] = (since, key)
         for process in survivors(cluster):
-            log = self.history.logs.get(process.member.site)
+            log = self.history.logs.get(process.key)
             if log is None:
                 continue
-            mine = self.final.get(process.member.site, {})
+            mine = self.final.get(process.key, {})
             missing = wanted.get(log.chain, {}).keys() - mine.keys()
             for slot in sorted(missing):
                 since, where = wanted[log.chain][slot]
@@ -60,8 +59,8 @@ class FinalSets(OrderChecker):
                 if slot[0] > log.start and due:
                     self.report_missing(process, slot, where, now)
 
-    def report_missing(self, process: "Process", slot: Slot, where: SiteId, now: int) -> None:
-        """``slot`` is final at site ``where`` and not at the survivor ``process``."""
+    def report_missing(self, process: "Process", slot: Slot, where: int, now: int) -> None:
+        """``slot`` is final at process ``where`` and not at the survivor ``process``."""
 
 
 class Agreement(FinalSets):
@@ -75,12 +74,12 @@ class Agreement(FinalSets):
     name = "agreement"
 
     def finish(self, cluster: "Cluster", now: int) -> None:
-        self.check_survivors(cluster, [process.member.site for process in survivors(cluster)], now)
+        self.check_survivors(cluster, [process.key for process in survivors(cluster)], now)
 
-    def report_missing(self, process: "Process", slot: Slot, where: SiteId, now: int) -> None:
+    def report_missing(self, process: "Process", slot: Slot, where: int, now: int) -> None:
         ts, source, seq = slot
         self.fail(
             now,
-            f"message {source}:{seq}, final at slot {ts} at site {where},"
+            f"message {source}:{seq}, final at slot {ts} at process {where},"
             f" is not so at site {process.member.site}",
         )

@@ -22,6 +22,9 @@ class Checker:
         if len(self.violations) < 20:
             self.violations.append(f"{now / 1e9:.6f}s {self.name}: {text}")
 
+    def on_start(self, process: "Process", now: int) -> None:
+        """A process begins, for the first time or from its disk."""
+
     def on_submit(
         self, process: "Process", first_seq: int, messages: tuple[bytes, ...], qos: Qos, now: int
     ) -> None:

@@ -27,8 +27,8 @@ class CausalOrder(OrderChecker):
         super().__init__(history)
         # Per submitter, in step: first sequence number of a submission, and what was known then.
         self._submitted: dict[SiteId, tuple[list[int], list[int]]] = {}
-        self._restored: dict[SiteId, int] = {}
-        self._last_seq: dict[tuple[SiteId, SiteId], int] = {}
+        self._restored: dict[int, int] = {}
+        self._last_seq: dict[tuple[int, SiteId], int] = {}
 
     def on_submit(
         self, process: "Process", first_seq: int, messages: tuple[bytes, ...], qos: Qos, now: int
@@ -36,15 +36,18 @@ class CausalOrder(OrderChecker):
         if qos.level < Level.TOTALLY_ORDERED:
             return
         site = process.member.site
-        log = self.history.logs.get(site)
-        known = max(log.last_final if log is not None else 0, self._restored.get(site, 0))
+        log = self.history.logs.get(process.key)
+        known = max(log.last_final if log is not None else 0, self._restored.get(process.key, 0))
         firsts, knowledge = self._submitted.setdefault(site, ([], []))
+        while firsts and firsts[-1] >= first_seq:  # a voter came back; what it had sent has no place
+            firsts.pop()
+            knowledge.pop()
         firsts.append(first_seq)
         knowledge.append(known)
 
     def on_restored(self, process: "Process", donor: "Process", now: int) -> None:
         super().on_restored(process, donor, now)
-        self._restored[process.member.site] = process.replica.ts
+        self._restored[process.key] = process.replica.ts
 
     def on_final(self, process: "Process", log: Log, delivery: Delivery, now: int) -> None:
         if delivery.qos.level < Level.TOTALLY_ORDERED:
@@ -59,10 +62,11 @@ class CausalOrder(OrderChecker):
                     f"message {source}:{first_seq} has slot {delivery.first_ts}, but its submitter"
                     f" already knew slot {submitted[1][index]}",
                 )
-        pair = (process.member.site, source)
+        pair = (process.key, source)
         if first_seq <= self._last_seq.get(pair, 0):
             self.fail(
                 now,
-                f"site {pair[0]} got message {source}:{first_seq} after {source}:{self._last_seq[pair]}",
+                f"site {process.member.site} got message {source}:{first_seq}"
+                f" after {source}:{self._last_seq[pair]}",
             )
         self._last_seq[pair] = first_seq + len(delivery.messages) - 1

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 from ordering.effects import Deliver, Delivery, Effect, InstallView, LevelReached, Retract
 from ordering.qos import Level
 from ordering.simulator.checkers.base import Checker
-from ordering.views import SiteId
 
 if TYPE_CHECKING:
     from ordering.simulator.process import Process
@@ -71,6 +70,13 @@ class Step:
         self.problems: list[str] = []
 
 
+def _began_at(process: "Process") -> int:
+    """The slot behind which a process is told everything: its seat, or where its disk's log begins."""
+    site = process.engine.site
+    base = process.disk.ledger.base if site.config.durable else None
+    return max(site.queue.started_at, 0 if base is None else base.ts)
+
+
 def last_ts(delivery: Delivery) -> int:
     return delivery.first_ts + len(delivery.messages) - 1
 
@@ -79,9 +85,9 @@ class History:
     """The logs of all processes. Checkers that share a history pay for it once."""
 
     def __init__(self) -> None:
-        self.logs: dict[SiteId, Log] = {}
+        self.logs: dict[int, Log] = {}
         # Who was told something at MAJORITY and still waits for the LevelReached that covers it.
-        self.unproven: dict[SiteId, Log] = {}
+        self.unproven: dict[int, Log] = {}
         self._effect: Effect | None = None
         self._process: Process | None = None
         self._step = Step(Log())
@@ -90,9 +96,9 @@ class History:
         """Take in one effect; every further checker that shows the same one gets the same answer."""
         if effect is self._effect and process is self._process:
             return self._step
-        log = self.logs.get(process.member.site)
+        log = self.logs.get(process.key)
         if log is None:
-            log = self.logs[process.member.site] = Log()
+            log = self.logs[process.key] = Log()
         step = Step(log)
         if log.view is not None:
             log.chain = process.engine.site.chain  # a fork makes final what was not so in its chain
@@ -107,16 +113,16 @@ class History:
             case Retract(after):
                 self._retract(step, after)
             case InstallView():
-                began_at = process.engine.site.queue.started_at
+                began_at = _began_at(process)
                 if log.first_view is None and began_at >= effect.ts:
                     log.floor = began_at  # a joiner whose NewList was collected begins behind it
                 self._install(step, effect)
             case _:
                 pass
         if log.claimed > log.majority:
-            self.unproven[process.member.site] = log
+            self.unproven[process.key] = log
         elif self.unproven:
-            self.unproven.pop(process.member.site, None)
+            self.unproven.pop(process.key, None)
         self._effect, self._process, self._step = effect, process, step
         return step
 
@@ -125,7 +131,7 @@ class History:
         position = process.engine.transfer.wanted
         if position is None:
             return False
-        log = self.logs.setdefault(process.member.site, Log())
+        log = self.logs.setdefault(process.key, Log())
         log.floor = position.ts
         return True
 

@@ -26,10 +26,24 @@ class HoldStatements(Checker):
         super().__init__()
         # Highest epoch of a chain in which the process was fenced.
         self._fenced: dict[tuple[SiteId, int], int] = {}
+        self._unnamed: set[int] = set()  # processes that were so before this event
         self._ordered: dict[SiteId, tuple[int, int]] = {}  # epoch and slot of its last own order
+
+    def on_start(self, process: "Process", now: int) -> None:
+        """A promise that was never synced was never given (R8)."""
+        ledger = process.disk.ledger
+        commitment = ledger.commitment
+        for key in [key for key in self._fenced if key[0] == process.member.site]:
+            if commitment is None or (commitment.chain, commitment.epoch) != (key[1], self._fenced[key]):
+                del self._fenced[key]
 
     def on_settled(self, process: "Process", now: int) -> None:
         site = process.engine.site
+        if site.config.durable and not site.outside:
+            if site.unnamed:
+                self._unnamed.add(process.key)
+            else:
+                self._unnamed.discard(process.key)
         if site.fenced and not site.outside:
             self._fenced[site.me, site.chain] = site.epoch
 
@@ -48,7 +62,11 @@ class HoldStatements(Checker):
 
     def _check_statement(self, process: "Process", head: Head, now: int) -> None:
         site = process.engine.site
+        if site.unnamed or process.key in self._unnamed:
+            return  # nobody counts it
         held = max(head.held, head.received)
+        if site.config.durable and head.epoch == site.epoch and head.held > process.disk.ledger.end:
+            self.fail(now, f"site {site.me} states {head.held}, its disk has {process.disk.ledger.end}")
         # A packet of the epoch that just ended may state slots which its end has erased.
         if held > site.queue.frontier and head.epoch == site.epoch:
             self.fail(now, f"site {site.me} states {held} and holds {site.queue.frontier}")
@@ -58,8 +76,8 @@ class HoldStatements(Checker):
 
     def _check_order(self, process: "Process", chain: int, order: Order, now: int) -> None:
         site = process.engine.site
-        if order.orderer != site.me:
-            return
+        if order.orderer != site.me or order.is_install:
+            return  # an install is decided by others as well, and whoever knows it passes it on
         this = (order.epoch, order.ts)
         if this > self._ordered.get(site.me, (0, 0)):
             fenced = self._fenced.get((site.me, chain))

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ordering.effects import Deliver, Delivery, Effect
+from ordering.effects import Abandoned, Deliver, Delivery, Effect
 from ordering.qos import Level, Qos
 from ordering.simulator.checkers.history import History, Log, OrderChecker, Step
 from ordering.views import SiteId
@@ -14,11 +14,29 @@ if TYPE_CHECKING:
 class Lane:
     """What one process submitted in one lane; sequence numbers start at 1 and have no gaps."""
 
-    __slots__ = ("messages", "qualities")
+    __slots__ = ("earlier", "messages", "qualities")
 
     def __init__(self) -> None:
         self.messages: list[bytes] = []
         self.qualities: list[Qos] = []
+        self.earlier: list[Lane] = []  # as it was before a voter came back and numbered on from lower
+
+    def renumber(self, first_seq: int) -> None:
+        """What had this number and higher was never ordered, or is abandoned."""
+        before = Lane()
+        before.messages, before.qualities = list(self.messages), list(self.qualities)
+        self.earlier.append(before)
+        del self.messages[first_seq - 1 :]
+        del self.qualities[first_seq - 1 :]
+
+    def has(self, delivery: Delivery) -> bool:
+        start = delivery.first_seq - 1
+        end = start + len(delivery.messages)
+        return (
+            0 <= start < end <= len(self.messages)
+            and self.messages[start:end] == list(delivery.messages)
+            and self.qualities[start] == delivery.qos == self.qualities[end - 1]
+        )
 
 
 class Integrity(OrderChecker):
@@ -38,7 +56,9 @@ class Integrity(OrderChecker):
         self._ordered: dict[SiteId, Lane] = {}
         self._unordered: dict[SiteId, Lane] = {}
         self._unreliable: dict[SiteId, set[bytes]] = {}
-        self._seen: dict[SiteId, set[tuple[bool, SiteId, int]]] = {}
+        self._abandoned: set[SiteId] = set()
+        self._seen: dict[int, set[tuple[bool, SiteId, int, bytes]]] = {}
+        self._numbered: dict[tuple[bool, SiteId], int] = {}  # the process that numbered last
 
     def on_submit(
         self, process: "Process", first_seq: int, messages: tuple[bytes, ...], qos: Qos, now: int
@@ -48,6 +68,11 @@ class Integrity(OrderChecker):
             self._unreliable.setdefault(site, set()).update(messages)
             return
         lane = self._lanes(qos).setdefault(site, Lane())
+        again = self._numbered.setdefault((qos.rides_the_ring, site), process.key) != process.key
+        self._numbered[qos.rides_the_ring, site] = process.key
+        if (again or site in self._abandoned) and first_seq <= len(lane.messages):
+            lane.renumber(first_seq)
+            self._abandoned.discard(site)
         if first_seq != len(lane.messages) + 1:
             self.fail(
                 now,
@@ -58,6 +83,11 @@ class Integrity(OrderChecker):
 
     def _lanes(self, qos: Qos) -> dict[SiteId, Lane]:
         return self._ordered if qos.level >= Level.SOURCE_ORDERED else self._unordered
+
+    def on_effect(self, process: "Process", effect: Effect, now: int) -> None:
+        if type(effect) is Abandoned and effect.ordered:
+            self._abandoned.add(process.member.site)
+        super().on_effect(process, effect, now)
 
     def on_step(self, process: "Process", step: Step, effect: Effect, now: int) -> None:
         if type(effect) is Deliver:
@@ -72,10 +102,12 @@ class Integrity(OrderChecker):
 
     def _check_once(self, process: "Process", delivery: Delivery, now: int) -> None:
         site = process.member.site
-        seen = self._seen.get(site)
+        seen = self._seen.get(process.key)
         if seen is None:
-            seen = self._seen[site] = set()
-        key = (delivery.qos.level >= Level.SOURCE_ORDERED, delivery.source, delivery.first_seq)
+            seen = self._seen[process.key] = set()
+        # A voter that came back may use a number again that was never ordered.
+        ordered = delivery.qos.level >= Level.SOURCE_ORDERED
+        key = (ordered, delivery.source, delivery.first_seq, delivery.messages[0])
         if key in seen:
             self.fail(now, f"site {site} got message {_name(delivery)} twice")
         seen.add(key)
@@ -91,15 +123,7 @@ class Integrity(OrderChecker):
         if delivery.qos.level == Level.UNRELIABLE:
             return self._unreliable.get(delivery.source, set()).issuperset(delivery.messages)
         lane = self._lanes(delivery.qos).get(delivery.source)
-        if lane is None or delivery.first_seq < 1:
-            return False
-        start = delivery.first_seq - 1
-        end = start + len(delivery.messages)
-        return (
-            start < end <= len(lane.messages)
-            and lane.messages[start:end] == list(delivery.messages)
-            and lane.qualities[start] == delivery.qos == lane.qualities[end - 1]
-        )
+        return lane is not None and any(numbered.has(delivery) for numbered in (lane, *lane.earlier))
 
 
 def _name(delivery: Delivery) -> str:

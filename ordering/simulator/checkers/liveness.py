@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ordering.config import MS
-from ordering.effects import Deliver, Delivery, Effect
+from ordering.effects import Abandoned, Deliver, Delivery, Effect
 from ordering.qos import Level, Qos
 from ordering.simulator.checkers.history import History, Log, OrderChecker, Step
 from ordering.simulator.checkers.survivors import survivors, unbroken
@@ -44,10 +44,10 @@ class Liveness(OrderChecker):
         self._accepted: dict[SiteId, Accepted] = {}
         self._due: dict[SiteId, Accepted] = {}
         # (receiver, source) → last sequence number there; → when the last one due came.
-        self._reached: dict[tuple[SiteId, SiteId], int] = {}
-        self._done_at: dict[tuple[SiteId, SiteId], int] = {}
+        self._reached: dict[tuple[int, SiteId], int] = {}
+        self._done_at: dict[tuple[int, SiteId], int] = {}
         self._slots: dict[tuple[SiteId, int], int] = {}
-        self._first_view_at: dict[SiteId, int] = {}
+        self._first_view_at: dict[int, int] = {}
 
     def on_submit(
         self, process: "Process", first_seq: int, messages: tuple[bytes, ...], qos: Qos, now: int
@@ -55,22 +55,33 @@ class Liveness(OrderChecker):
         if qos.rides_the_ring:
             self._accepted[process.member.site] = Accepted(now, first_seq + len(messages) - 1)
 
+    def on_start(self, process: "Process", now: int) -> None:
+        """What a process had accepted before it died is not due."""
+        self._accepted.pop(process.member.site, None)
+        self._due.pop(process.member.site, None)
+
+    def on_effect(self, process: "Process", effect: Effect, now: int) -> None:
+        if type(effect) is Abandoned and effect.ordered:
+            self._accepted.pop(process.member.site, None)
+            self._due.pop(process.member.site, None)
+        super().on_effect(process, effect, now)
+
     def on_step(self, process: "Process", step: Step, effect: Effect, now: int) -> None:
-        site = process.member.site
-        if site not in self._first_view_at and step.log.first_view is not None:
-            self._first_view_at[site] = now
+        key = process.key
+        if key not in self._first_view_at and step.log.first_view is not None:
+            self._first_view_at[key] = now
         if type(effect) is Deliver:
             for delivery in effect.deliveries:
                 if not delivery.first_ts and delivery.qos.level == Level.SOURCE_ORDERED:
-                    self._reach(site, delivery, now)
+                    self._reach(key, delivery, now)
         super().on_step(process, step, effect, now)
 
     def on_final(self, process: "Process", log: Log, delivery: Delivery, now: int) -> None:
         self._slots[delivery.source, delivery.first_seq + len(delivery.messages) - 1] = delivery.first_ts
-        self._reach(process.member.site, delivery, now)
+        self._reach(process.key, delivery, now)
 
-    def _reach(self, site: SiteId, delivery: Delivery, now: int) -> None:
-        key = (site, delivery.source)
+    def _reach(self, process_key: int, delivery: Delivery, now: int) -> None:
+        key = (process_key, delivery.source)
         last = delivery.first_seq + len(delivery.messages) - 1
         if last > self._reached.get(key, 0):
             self._reached[key] = last
@@ -110,7 +121,7 @@ class Liveness(OrderChecker):
                 )
 
     def _check_pair(self, receiver: "Process", source: "Process", due: Accepted, now: int) -> None:
-        key = (receiver.member.site, source.member.site)
+        key = (receiver.key, source.member.site)
         done_at = self._done_at.get(key)
         if done_at is not None and done_at <= self._bound:
             return
@@ -120,11 +131,11 @@ class Liveness(OrderChecker):
             return  # in the state the receiver took over
         if slot is None and log is not None and log.floor:
             return  # ahead of its slot elsewhere, and in the state the receiver leapt to
-        if slot is None and key[0] != key[1] and self._first_view_at.get(key[0], now) >= due.at:
+        if slot is None and receiver is not source and self._first_view_at.get(key[0], now) >= due.at:
             return  # a message without a slot, and a receiver that came after it
         late = "never" if done_at is None else f"only at {done_at / 1e9:.3f}s"
         self.fail(
             now,
             f"message {key[1]}:{due.last_seq}, accepted at {due.at / 1e9:.3f}s, is {late} final"
-            f" at site {key[0]} (there up to {self._reached.get(key, 0)})",
+            f" at site {receiver.member.site} (there up to {self._reached.get(key, 0)})",
         )

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from ordering.effects import Effect, Multicast
 from ordering.packets import Nack
 from ordering.simulator.checkers.base import Checker
-from ordering.views import SiteId
 
 if TYPE_CHECKING:
     from ordering.simulator.process import Process
@@ -21,12 +20,12 @@ class NackRate(Checker):
 
     def __init__(self) -> None:
         super().__init__()
-        self._sent: dict[SiteId, tuple[int, int]] = {}  # the second, and how many in it
+        self._sent: dict[int, tuple[int, int]] = {}  # the second, and how many in it
 
     def on_effect(self, process: "Process", effect: Effect, now: int) -> None:
         if type(effect) is not Multicast or type(effect.packet) is not Nack:
             return
-        site = process.member.site
+        site = process.key
         second, count = self._sent.get(site, (-1, 0))
         count = count + 1 if second == now // SECOND else 1
         self._sent[site] = (now // SECOND, count)

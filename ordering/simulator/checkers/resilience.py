@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from ordering.effects import Deliver, Delivery, Effect, InstallView, LevelReached
 from ordering.packets import Order
 from ordering.qos import Level
+from ordering.records import Ledger
 from ordering.simulator.checkers.agreement import FinalSets, Slot
 from ordering.simulator.checkers.history import History, Log, Step
 from ordering.simulator.checkers.history import last_ts as last_ts_of
@@ -23,7 +24,8 @@ class Resilience(FinalSets):
     1. At the moment of a delivery at K_RESILIENT, K+1 voters hold its slot; at MAJORITY and above,
        and for everything LevelReached covers, a majority of the electorate of the slot's view; at
        TOTAL also the whole ring of that or of a later view. To hold is to have the same order at
-       that slot and everything before it, whether the process lives or has died since. The install
+       that slot and everything before it (in durable mode on the disk), whether the process lives or has
+       died since. The install
        that opens an epoch is held already by who has accepted it.
     2. What was final at any process, also at one that died right after, is final at the same slot
        at every live member at the end (of those that were in the group at that slot).
@@ -36,11 +38,11 @@ class Resilience(FinalSets):
         super().__init__(history)
         self._processes: dict[SiteId, Process] = {}
         self._opened: set[int] = set()
-        self._homes: dict[SiteId, int] = {}
+        self._homes: dict[int, int] = {}
         self._accepted: dict[tuple[SiteId, int], Order] = {}  # also by a site that has left the chain
 
     def on_settled(self, process: "Process", now: int) -> None:
-        if process.member.site not in self._processes:
+        if self._processes.get(process.member.site) is not process:
             self._processes[process.member.site] = process
         accepted = process.engine.recovery.accepted
         if accepted is not None:
@@ -138,27 +140,32 @@ class Resilience(FinalSets):
         if self.healed_at is not None and self.final and not survivors(cluster):
             self.fail(now, "no live member is left to have what was final")
 
-    def report_missing(self, process: "Process", slot: Slot, where: SiteId, now: int) -> None:
+    def report_missing(self, process: "Process", slot: Slot, where: int, now: int) -> None:
         ts, source, seq = slot
         self.fail(
             now,
-            f"message {source}:{seq}, final at slot {ts} at site {where},"
+            f"message {source}:{seq}, final at slot {ts} at process {where},"
             f" is lost at site {process.member.site}",
         )
 
     # -- claim 3 -----------------------------------------------------------------------------------
 
     def on_final_view(self, process: "Process", log: Log, install: InstallView, now: int) -> None:
-        site = process.member.site
-        left = self._homes.get(site, 0)
-        self._homes[site] = log.home
+        left = self._homes.get(process.key, 0)
+        self._homes[process.key] = log.home
         if install.view.id.revision or install.chain in self._opened:
             return
         self._opened.add(install.chain)
         for voter in install.view.electorate:
-            told = self.history.logs.get(voter)
+            known = self._processes.get(voter)
+            told = None if known is None else self.history.logs.get(known.key)
             # A voter that has moved on meanwhile, to another fork, was told more there.
-            if told is not None and voter != site and told.home == left and told.last_final >= install.ts:
+            if (
+                told is not None
+                and known is not process
+                and told.home == left
+                and told.last_final >= install.ts
+            ):
                 self.fail(
                     now,
                     f"chain {install.chain:x} begins at slot {install.ts}, its voter {voter} was told"
@@ -177,6 +184,8 @@ def _block_of(queue: "OrderingQueue", ts: int) -> Order | None:
 
 
 def _holds(process: "Process", order: Order | None, ts: int) -> bool:
+    if process.engine.site.config.durable:
+        return any(_has(ledger, order, ts) for ledger in (process.disk.ledger, *process.disk.before))
     queue = process.engine.site.queue
     if order is not None and order.is_install and process.engine.recovery.accepted == order:
         return queue.frontier >= order.ts - 1
@@ -186,3 +195,17 @@ def _holds(process: "Process", order: Order | None, ts: int) -> bool:
         return True  # only what is final and everywhere is collected
     theirs = queue.blocks.get(order.ts)
     return theirs is order or theirs == order
+
+
+def _has(ledger: Ledger, order: Order | None, ts: int) -> bool:
+    """The same for a disk: only what is synced is held (R8)."""
+    commitment = ledger.commitment
+    accepted = None if commitment is None else commitment.instance.accepted
+    if order is not None and order.is_install and accepted == order:
+        return ledger.end >= order.ts - 1
+    if ledger.end < ts:
+        return False
+    if order is None or (ledger.base is not None and ledger.base.ts >= order.ts):
+        return True
+    entry = ledger.entries.get(order.ts)
+    return entry is None or entry.order == order

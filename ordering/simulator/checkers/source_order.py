@@ -37,12 +37,19 @@ class SourceOrder(OrderChecker):
 
     def __init__(self, history: History | None = None) -> None:
         super().__init__(history)
-        self._streams: dict[tuple[SiteId, SiteId], Stream] = {}
+        self._streams: dict[tuple[int, SiteId], Stream] = {}
+
+    def on_start(self, process: "Process", now: int) -> None:
+        """A voter that comes back numbers on from the order: what it had sent without one ends."""
+        for key, stream in self._streams.items():
+            if key[1] == process.member.site:
+                stream.next_seq = ANYWHERE
+                stream.early.clear()
 
     def on_restart(self, process: "Process") -> None:
         """It may go on anywhere; but what ran ahead of its slot before does not come again."""
         for key, stream in self._streams.items():
-            if key[0] == process.member.site:
+            if key[0] == process.key:
                 stream.next_seq = ANYWHERE
 
     def on_step(self, process: "Process", step: Step, effect: Effect, now: int) -> None:
@@ -51,12 +58,12 @@ class SourceOrder(OrderChecker):
                 if delivery.qos.level >= Level.SOURCE_ORDERED:
                     self._take(process, step.log, delivery, now)
         for delivery in step.void:
-            stream = self._streams.get((process.member.site, delivery.source))
+            stream = self._streams.get((process.key, delivery.source))
             if stream is not None and stream.next_seq != ANYWHERE:
                 stream.next_seq = min(stream.next_seq, delivery.first_seq)
 
     def _take(self, process: "Process", log: Log, delivery: Delivery, now: int) -> None:
-        key = (process.member.site, delivery.source)
+        key = (process.key, delivery.source)
         stream = self._streams.get(key)
         if stream is None:
             expected = 1 if _saw_start(log, delivery.source) else delivery.first_seq
@@ -64,7 +71,8 @@ class SourceOrder(OrderChecker):
         if stream.next_seq not in (delivery.first_seq, ANYWHERE):
             self.fail(
                 now,
-                f"site {key[0]} got message {key[1]}:{delivery.first_seq}, expected {stream.next_seq}",
+                f"site {process.member.site} got message {key[1]}:{delivery.first_seq},"
+                f" expected {stream.next_seq}",
             )
         last = delivery.first_seq + len(delivery.messages) - 1
         if not delivery.first_ts:

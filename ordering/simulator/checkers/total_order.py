@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from ordering.effects import Delivery, Effect, InstallView
 from ordering.qos import Level
 from ordering.simulator.checkers.history import History, Log, OrderChecker, Step
-from ordering.views import SiteId
 
 if TYPE_CHECKING:
     from ordering.simulator.process import Process
@@ -29,7 +28,7 @@ class TotalOrder(OrderChecker):
         super().__init__(history)
         self._content: dict[tuple[int, int], Delivery | InstallView] = {}
         self._next: dict[tuple[int, int], int] = {}
-        self._last: dict[SiteId, int] = {}
+        self._last: dict[int, int] = {}
 
     def on_step(self, process: "Process", step: Step, effect: Effect, now: int) -> None:
         for problem in step.problems:
@@ -54,15 +53,15 @@ class TotalOrder(OrderChecker):
 
     def _follow(self, process: "Process", log: Log, ts: int, now: int) -> None:
         site = process.member.site
-        last = self._last.get(site)
+        last = self._last.get(process.key)
         if last is not None and last >= log.floor:
             expected = self._next.setdefault((log.chain, last), ts)
             if expected != ts:
                 self.fail(now, f"site {site} goes on from slot {last} with {ts}, others with {expected}")
-        self._last[site] = ts
+        self._last[process.key] = ts
 
     def on_settled(self, process: "Process", now: int) -> None:
-        log = self.history.unproven.pop(process.member.site, None) if self.history.unproven else None
+        log = self.history.unproven.pop(process.key, None) if self.history.unproven else None
         if log is not None:
             self.fail(
                 now,

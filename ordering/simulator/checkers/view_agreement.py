@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ordering.effects import Deliver, Effect, InstallView
 from ordering.qos import Level
 from ordering.simulator.checkers.base import Checker
-from ordering.views import SiteId, View, ViewId
+from ordering.views import View, ViewId
 
 if TYPE_CHECKING:
     from ordering.simulator.process import Process
@@ -30,9 +30,9 @@ class ViewAgreement(Checker):
         super().__init__()
         self._views: dict[tuple[int, int], View] = {}
         self._ids: dict[int, list[tuple[int, ViewId]]] = {}
-        self._current: dict[SiteId, View] = {}
+        self._current: dict[int, View] = {}
         self._born: int | None = None
-        self._leapt: set[SiteId] = set()
+        self._leapt: set[int] = set()
         self._opened: dict[int, int] = {}  # the slot of the first epoch of each chain
 
     def on_effect(self, process: "Process", effect: Effect, now: int) -> None:
@@ -40,7 +40,7 @@ class ViewAgreement(Checker):
             self._check_same(process, effect, now)
             self._check_chain(process, effect, now)
             self._check_shape(effect.view, now)
-            site = process.member.site
+            site = process.key
             before = self._current.get(site)
             forked = False
             if not effect.view.id.revision:
@@ -49,7 +49,7 @@ class ViewAgreement(Checker):
                 self._check_electorate(before, effect.view, now, forked=forked)
             self._current[site] = effect.view
             self._leapt.discard(site)
-        elif type(effect) is Deliver and process.member.site not in self._current:
+        elif type(effect) is Deliver and process.key not in self._current:
             for delivery in effect.deliveries:
                 if delivery.reached >= Level.MAJORITY:
                     self.fail(now, f"site {process.member.site} delivered at MAJORITY outside of any view")
@@ -57,7 +57,7 @@ class ViewAgreement(Checker):
     def on_restored(self, process: "Process", donor: "Process", now: int) -> None:
         """The views between its last one and the state it takes over are not told."""
         if process.engine.transfer.wanted is not None:
-            self._leapt.add(process.member.site)
+            self._leapt.add(process.key)
 
     def _check_same(self, process: "Process", install: InstallView, now: int) -> None:
         view = install.view

@@ -26,10 +26,10 @@ class VirtualSynchrony(OrderChecker):
 
     def __init__(self, history: History | None = None) -> None:
         super().__init__(history)
-        self._view: dict[SiteId, InstallView] = {}
-        self._since_view: dict[SiteId, list[tuple[int, SiteId, int]]] = {}
+        self._view: dict[int, InstallView] = {}
+        self._since_view: dict[int, list[tuple[int, SiteId, int]]] = {}
         self._next: dict[tuple[int, int], tuple[int, ViewId]] = {}
-        self._between: dict[tuple[int, int, int], tuple[SiteId, list[tuple[int, SiteId, int]]]] = {}
+        self._between: dict[tuple[int, int, int], tuple[int, list[tuple[int, SiteId, int]]]] = {}
 
     def on_step(self, process: "Process", step: Step, effect: Effect, now: int) -> None:
         if type(effect) is Deliver:
@@ -37,7 +37,7 @@ class VirtualSynchrony(OrderChecker):
         super().on_step(process, step, effect, now)
 
     def _check_view(self, process: "Process", effect: Deliver, now: int) -> None:
-        install = self._view.get(process.member.site)
+        install = self._view.get(process.key)
         for delivery in effect.deliveries:
             if not delivery.first_ts:
                 continue
@@ -51,12 +51,12 @@ class VirtualSynchrony(OrderChecker):
 
     def on_final(self, process: "Process", log: Log, delivery: Delivery, now: int) -> None:
         if delivery.qos.level >= Level.TOTALLY_ORDERED:
-            since = self._since_view.get(process.member.site)
+            since = self._since_view.get(process.key)
             if since is not None:
                 since.append((delivery.first_ts, delivery.source, delivery.first_seq))
 
     def on_final_view(self, process: "Process", log: Log, install: InstallView, now: int) -> None:
-        site = process.member.site
+        site = process.key
         before = self._view.get(site)
         if before is not None and before.ts >= log.floor:
             this = (install.ts, install.view.id)

@@ -1,0 +1,66 @@
+"""A joiner becomes a learner (RMP §4.3, rule R7): with the NewList that names it, or behind it.
+
+The NewList hands over the vector, a state transfer brings the state. Never as a voter: who votes must not
+claim to hold what it never had.
+"""
+
+from typing import TYPE_CHECKING
+
+from ordering.effects import RequestState
+from ordering.packets import Collected, Descent, Head, NewList
+from ordering.site import Timer
+from ordering.state import State
+
+if TYPE_CHECKING:
+    from ordering.engine import Engine
+
+
+def begin_with_new_list(engine: "Engine", packet: NewList) -> None:
+    site = engine.site
+    order = packet.order
+    if order.view is None or site.me in order.view.electorate:
+        return
+    _enter(engine, packet.head, packet.descent, order.epoch, order.ts)
+    site.queue.departed.update(packet.departed)
+    site.queue.start_at(order)
+    engine.durability.begin(None, order.ts - 1)
+    engine.delivery.start_at(order.ts)
+    _ask_for_state(engine, order.ts)
+
+
+def begin_at_position(engine: "Engine", packet: Collected) -> None:
+    """The NewList that named us is collected: we begin where the log of the others does."""
+    site = engine.site
+    position = packet.position
+    if site.me in position.view.electorate:
+        return
+    _enter(engine, packet.head, packet.descent, position.epoch, position.ts)
+    site.queue.departed.update(packet.departed)
+    site.queue.leap(position)
+    site.queue.started_at = position.ts
+    engine.durability.begin(None, position.ts)
+    engine.durability.leapt(position, new_epoch=True)
+    site.stability.leap(position.ts, new_epoch=True)
+    engine.delivery.leap(position)
+    _ask_for_state(engine, position.ts)
+
+
+def _enter(engine: "Engine", head: Head, descent: Descent, epoch: int, ts: int) -> None:
+    site = engine.site
+    site.disarm(Timer.HELLO)
+    site.chain = head.chain
+    site.descent = descent
+    site.epoch = epoch
+    site.begin_chain(ts)
+    if head.epoch == epoch:  # a later epoch's statements do not count in this one (R3)
+        site.stability.note(head)
+    site.state = State.NOT_TOKEN_SITE
+
+
+def _ask_for_state(engine: "Engine", ts: int) -> None:
+    site = engine.site
+    site.note_addresses()
+    engine.detection.enter_epoch()
+    engine.fork.start()
+    engine.removal.start()
+    site.out.append(RequestState(ts, site.chain, site.view.electorate))
