@@ -49,7 +49,7 @@ class BulkLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of a bulk channel. Times are milliseconds."""
 
     handshake_ms: int = 5_000
-    # The peer sends nothing for this long while we want to receive; 0: it may (a watch stream).
+    # No whole frame comes for this long while we want to receive; 0: it may be so (a watch stream).
     idle_ms: int = 30_000
     # The peer reads less than a frame in this long while we want to send.
     stall_ms: int = 30_000
@@ -178,7 +178,7 @@ class BulkStream:
                     if chunk is not None:
                         return chunk
         except TimeoutError:
-            raise self._fail(BulkTimeout(f"the peer sent nothing for {idle_ms} ms")) from None
+            raise self._fail(BulkTimeout(f"the peer sent too little for {idle_ms} ms")) from None
         return None
 
     async def _take(self) -> bytes | None:

@@ -228,6 +228,15 @@ def test_when_frames_are_rearranged_then_the_stream_is_corrupt(order: list[int])
     assert not receiver.ended
 
 
+def test_when_a_stream_goes_on_under_another_key_then_it_is_corrupt() -> None:
+    both = Keyring(KEYS[:2])
+    begins, receiver = direction(both, both)
+    goes_on, _ = direction(Keyring([KEYS[1], KEYS[0]]), both)
+    stream = [whole(begins, *STREAM)[0], whole(goes_on, *STREAM)[1]]
+    with pytest.raises(BulkCorrupt):
+        received(receiver, b"".join(stream))
+
+
 def test_when_the_tail_is_cut_off_then_the_stream_has_not_ended() -> None:
     sender, _ = direction()
     stream = b"".join(whole(sender, *STREAM))
