@@ -5,7 +5,7 @@ A datagram is a fixed header and a body::
     offset  bytes  field
          0      4  magic "RSM\\x00"
          4      1  wire version
-         5      1  flags, 0 so far
+         5      1  flags: 1 = sealed, the others 0
          6      8  group
         14      8  chain
         22      8  sender
@@ -15,6 +15,8 @@ A datagram is a fixed header and a body::
         55      4  body length
         59     40  the sender's frontiers: epoch, received, held, majority, stable
         99      …  body: MessagePack array of the packet's fields after its head
+
+In a sealed datagram the body is ciphertext with its tag, and its length counts both (``sealing``).
 
 Numbers are big-endian and unsigned. Whatever the header tells about a bad datagram is told before
 its body is looked at; between ``decode_header`` and ``decode_body`` a driver drops what is foreign
@@ -37,6 +39,7 @@ Reasons of a ``DecodeError``:
 ``type``       no such packet
 ``sender``     the sender is no site
 ``frontier``   a frontier out of range
+``sealed``     sealed, and nobody here has opened it
 ``body``       anything wrong with the body
 =============  ================================================================================
 """
@@ -60,6 +63,7 @@ COUNT_MAX: Final = (1 << 63) - 1
 # Views are compared member by member; this keeps that cheap whatever a datagram claims.
 MEMBERS_MAX: Final = 1024
 ADDRESS_MAX: Final = 255
+SEALED: Final = 1
 
 _LAYOUT: Final = Layout(">4sBBQQQ16sQBIQQQQQ")
 HEADER_BYTES: Final = _LAYOUT.size
@@ -81,6 +85,7 @@ class Header(msgspec.Struct, frozen=True, gc=False):
     head: p.Head
     counter: int
     kind: int
+    sealed: bool
 
 
 # -- wire twins ----------------------------------------------------------------------------------
@@ -305,7 +310,6 @@ _DECODERS: Final[dict[int, tuple[Any, msgspec.msgpack.Decoder[Any]]]] = {
 }
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _EMPTY_BODY: Final = _ENCODER.encode(())
-_BARE: Final = frozenset({_TAGS[p.Confirm]})
 
 
 def _original(value: object) -> object:
@@ -383,29 +387,39 @@ def _body(packet: p.Packet) -> tuple[object, ...]:
 # -- the two doors -------------------------------------------------------------------------------
 
 
-def encode(packet: p.Packet, counter: int) -> bytes:
-    """The datagram of a packet. A value that does not fit its field is a defect of the caller."""
+def encode_body(packet: p.Packet) -> bytes:
+    """The fields after the head, in plain. A value that does not fit is a defect of the caller."""
+    if type(packet) is p.Confirm:
+        return _EMPTY_BODY
+    return _ENCODER.encode(_body(packet))
+
+
+def encode_header(packet: p.Packet, counter: int, flags: int, body_bytes: int) -> bytes:
+    """What goes before a body of ``body_bytes`` as it travels, the tag of a sealed one included."""
     head = packet.head
-    kind = _TAGS[type(packet)]
-    body = _EMPTY_BODY if kind in _BARE else _ENCODER.encode(_body(packet))
-    header = _LAYOUT.pack(
+    return _LAYOUT.pack(
         MAGIC,
         WIRE_VERSION,
-        0,
+        flags,
         head.group,
         head.chain,
         head.sender,
         head.boot.to_bytes(BOOT_BYTES, "big"),
         counter,
-        kind,
-        len(body),
+        _TAGS[type(packet)],
+        body_bytes,
         head.epoch,
         head.received,
         head.held,
         head.majority,
         head.stable,
     )
-    return header + body
+
+
+def encode(packet: p.Packet, counter: int) -> bytes:
+    """The datagram of a packet, in plain."""
+    body = encode_body(packet)
+    return encode_header(packet, counter, 0, len(body)) + body
 
 
 def decode_header(datagram: bytes, *, datagram_max: int = DATAGRAM_MAX) -> Header:
@@ -423,7 +437,7 @@ def decode_header(datagram: bytes, *, datagram_max: int = DATAGRAM_MAX) -> Heade
         raise DecodeError("foreign")
     if version != WIRE_VERSION:
         raise DecodeError("version")
-    if flags:
+    if flags & ~SEALED:
         raise DecodeError("flags")
     if kind not in _DECODERS:
         raise DecodeError("type")
@@ -435,14 +449,17 @@ def decode_header(datagram: bytes, *, datagram_max: int = DATAGRAM_MAX) -> Heade
         raise DecodeError("frontier")
     boot_number = int.from_bytes(boot, "big")
     head = p.Head(group, chain, sender, boot_number, epoch, received, held, majority, stable)
-    return Header(head, counter, kind)
+    return Header(head, counter, kind, flags == SEALED)
 
 
-def decode_body(header: Header, datagram: bytes) -> p.Packet:
-    """The packet of a datagram whose header was read; raises ``DecodeError`` and nothing else."""
+def decode_body(header: Header, datagram: bytes, offset: int = HEADER_BYTES) -> p.Packet:
+    """The packet of a datagram whose header was read; raises ``DecodeError`` and nothing else.
+
+    The body begins at ``offset`` and is in plain: of an opened datagram it comes alone, at 0.
+    """
     packet_type, decoder = _DECODERS[header.kind]
     try:
-        fields = decoder.decode(memoryview(datagram)[HEADER_BYTES:])
+        fields = decoder.decode(memoryview(datagram)[offset:])
     except ValueError:  # msgspec's own errors, and text that is not UTF-8
         raise DecodeError("body") from None
     packet: p.Packet = packet_type(header.head, *[_original(field) for field in fields])
@@ -450,6 +467,8 @@ def decode_body(header: Header, datagram: bytes) -> p.Packet:
 
 
 def decode(datagram: bytes, *, datagram_max: int = DATAGRAM_MAX) -> tuple[p.Packet, int]:
-    """The packet and the counter of a datagram; raises ``DecodeError`` and nothing else."""
+    """The packet and the counter of a datagram in plain; raises ``DecodeError`` and nothing else."""
     header = decode_header(datagram, datagram_max=datagram_max)
+    if header.sealed:
+        raise DecodeError("sealed")
     return decode_body(header, datagram), header.counter

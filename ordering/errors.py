@@ -2,6 +2,7 @@
 
     OrderingError
     ├── ConfigurationError      a setting is missing, out of range or contradicts another
+    │   └── KeyringError        keys that cannot seal, or an exchange of keys that cannot be
     ├── SubmitError             a message was refused; nothing of it entered the ring
     │   ├── UnknownQos          no such quality of service
     │   ├── KTooLarge           K is negative, or not below the number of voters
@@ -11,6 +12,14 @@
     │   └── Overloaded          the send window is full
     ├── MembershipError         a membership change that cannot be asked for
     ├── GroupError              a group that cannot be opened here, or is not open
+    ├── PacketTooLarge          a packet that does not fit into one datagram
+    ├── CounterExhausted        all nonces of this boot are used up: restart the process
+    ├── BulkError               a bulk channel ended before its streams did
+    │   ├── BulkRefused         the peer is not one of ours: protocol, mode or key
+    │   ├── BulkCorrupt         a frame was altered, repeated, left out or out of place
+    │   ├── BulkLost            the connection broke, or was never made
+    │   ├── BulkTimeout         the peer neither sends nor reads
+    │   └── BulkMisuse          a call that this end's stream does not allow any more
     ├── DecodeError             a datagram that is not one of ours (drivers count it and drop it)
     └── InvariantViolation      the engine found itself in an impossible state: stop the replica
 
@@ -24,6 +33,10 @@ class OrderingError(Exception):
 
 class ConfigurationError(OrderingError):
     """A setting is wrong; the message names the field and the way out."""
+
+
+class KeyringError(ConfigurationError):
+    """Keys that cannot be used. The message tells which and why, and never shows a key."""
 
 
 class SubmitError(OrderingError):
@@ -60,6 +73,38 @@ class MembershipError(OrderingError):
 
 class GroupError(OrderingError):
     """A group cannot be opened beside the others, or is not open; the message names the way out."""
+
+
+class PacketTooLarge(OrderingError):
+    """A packet that does not fit into one datagram; nothing was sent."""
+
+
+class CounterExhausted(OrderingError):
+    """Another datagram would repeat a nonce; the process must start anew, with a new boot."""
+
+
+class BulkError(OrderingError):
+    """A bulk channel ended before its streams did. What came until then is genuine, and not all."""
+
+
+class BulkRefused(BulkError):
+    """The other end speaks another protocol or mode, or has no key of ours."""
+
+
+class BulkCorrupt(BulkError):
+    """What came is not what the other end sent, in its order."""
+
+
+class BulkLost(BulkError):
+    """The connection broke before the end of the stream, or could not be made."""
+
+
+class BulkTimeout(BulkError):
+    """The other end was silent, or read nothing, for too long."""
+
+
+class BulkMisuse(BulkError):
+    """The stream at this end is finished or gone."""
 
 
 class DecodeError(OrderingError):

@@ -17,7 +17,8 @@ from ordering.views import Member, SiteId, View, ViewId
 
 BOOT = (1 << 128) - 1
 HEAD = p.Head(1 << 63, (1 << 64) - 1, SiteId(7), BOOT, 1, 2, 3, 4, 5)
-REASONS = ("truncated", "oversized", "foreign", "version", "flags", "type", "sender", "frontier", "body")
+HEADER_REASONS = ("truncated", "oversized", "foreign", "version", "flags", "type", "sender", "frontier")
+REASONS = (*HEADER_REASONS, "sealed", "body")
 PACKET_TYPES = get_args(p.Packet)
 
 # -- arbitrary packets ---------------------------------------------------------------------------
@@ -183,7 +184,8 @@ HEADER_TABLE = [
     ("oversized", "beyond the largest datagram", bytes(65_508)),
     ("foreign", "another magic", patched(0, b"HTTP")),
     ("version", "another version", patched(4, b"\2")),
-    ("flags", "an unknown flag", patched(5, b"\1")),
+    ("flags", "an unknown flag", patched(5, b"\2")),
+    ("flags", "an unknown flag beside a known one", patched(5, b"\3")),
     ("type", "type 0", patched(54, b"\0")),
     ("type", "type 200", patched(54, b"\xc8")),
     ("sender", "no site", patched(22, bytes(8))),
@@ -205,6 +207,14 @@ def test_when_the_header_is_bad_then_the_reason_is_told_without_the_body(
     with pytest.raises(DecodeError) as caught:
         decode(datagram)
     assert caught.value.reason == reason
+
+
+def test_when_a_datagram_is_sealed_then_its_header_is_told_and_its_body_is_left_alone() -> None:
+    datagram = patched(5, b"\1")
+    assert codec.decode_header(datagram).sealed
+    assert not codec.decode_header(patched(5, b"\0")).sealed
+    with pytest.raises(DecodeError, match="sealed"):
+        decode(datagram)
 
 
 def test_when_a_limit_is_given_then_a_longer_datagram_is_oversized() -> None:
