@@ -45,10 +45,12 @@ from ordering.statistics import DriverStats, GroupStats, Stalls, Tally, group_st
 from ordering.submission import PACKET_OVERHEAD
 from ordering.transports.addresses import Address, Endpoint, numeric_sockaddr, parse_endpoint
 from ordering.transports.multicast import (
+    NO_BOOT,
     MulticastSettings,
     group_sockaddr,
     listening_socket,
     prepare_sender,
+    try_out,
 )
 from ordering.transports.routes import Routes
 from ordering.transports.udp import BUFFER_BYTES, UdpSocket, bound_socket
@@ -247,7 +249,7 @@ class Driver:
         self._groups = Groups()
         self._wire = Wire(keyring, self._groups.admits)
         self._open: dict[str, Group] = {}
-        self._boots: set[bytes] = set()  # own ones, as the header has them
+        self._boots = {NO_BOOT}  # own ones, as the header has them
         self._own_heard = self._unreadable = self._stopped = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
@@ -282,6 +284,8 @@ class Driver:
             if multicast is not None:
                 prepare_sender(sock, multicast)
                 listening = UdpSocket(listening_socket(multicast, family), buffer_bytes)
+                sock.setblocking(False)
+                await try_out(sock, listening.sock, multicast)
             driver = cls(UdpSocket(sock, buffer_bytes), listening, address, keyring, multicast)
         except BaseException:
             sock.close()
