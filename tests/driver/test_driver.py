@@ -147,6 +147,28 @@ def test_when_the_window_is_full_then_submit_when_free_waits_in_order() -> None:
     run(main())
 
 
+def test_when_there_is_always_room_then_submit_when_free_still_lets_the_loop_turn() -> None:
+    async def main() -> None:
+        async with House() as house:
+            replicas = await house.found()
+            turns = 0
+
+            async def count_turns() -> None:
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await asyncio.sleep(0)
+
+            counting = asyncio.ensure_future(count_turns())
+            await asyncio.sleep(0)
+            await submit_all(replicas[0], "single", 3_000, at_once=1)
+            counting.cancel()
+            assert turns > 3
+            await all_applied(replicas, 3_000)
+
+    run(main())
+
+
 def test_when_the_driver_closes_then_who_waits_for_room_is_refused() -> None:
     async def main() -> None:
         async with House() as house:
