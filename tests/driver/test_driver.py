@@ -1,6 +1,8 @@
 """Several drivers on real sockets in one event loop."""
 
 import asyncio
+import socket
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -29,8 +31,6 @@ def on_loop(request: pytest.FixtureRequest) -> Callable[[Main], None]:
 
 
 def ipv6_here() -> bool:
-    import socket
-
     try:
         with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
             sock.bind(("::1", 0))
@@ -350,8 +350,6 @@ def test_when_a_member_is_asked_for_figures_then_they_add_up() -> None:
 
 def test_when_the_application_holds_the_loop_then_the_stall_is_counted() -> None:
     async def main() -> None:
-        import time
-
         async with House() as house:
             replicas = await house.found()
             time.sleep(0.3)
