@@ -20,6 +20,7 @@
     │   ├── BulkLost            the connection broke, or was never made
     │   ├── BulkTimeout         the peer neither sends nor reads
     │   └── BulkMisuse          a call that this end's stream does not allow any more
+    ├── DriverClosed            a closed driver was used
     ├── DecodeError             a datagram that is not one of ours (drivers count it and drop it)
     └── InvariantViolation      the engine found itself in an impossible state: stop the replica
 
@@ -105,6 +106,10 @@ class BulkTimeout(BulkError):
 
 class BulkMisuse(BulkError):
     """The stream at this end is finished or gone."""
+
+
+class DriverClosed(OrderingError):
+    """The driver was closed; its groups have stopped."""
 
 
 class DecodeError(OrderingError):
