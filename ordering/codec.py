@@ -64,6 +64,7 @@ ADDRESS_MAX: Final = 255
 _LAYOUT: Final = Layout(">4sBBQQQ16sQBIQQQQQ")
 HEADER_BYTES: Final = _LAYOUT.size
 BOOT_BYTES: Final = 16
+BOOT_AT: Final = 30  # a driver looks here for its own packets
 
 _Site: TypeAlias = Annotated[SiteId, Meta(ge=0)]
 _Count: TypeAlias = Annotated[int, Meta(ge=0, le=COUNT_MAX)]

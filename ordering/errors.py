@@ -11,6 +11,7 @@
     │   └── Overloaded          the send window is full
     ├── MembershipError         a membership change that cannot be asked for
     ├── GroupError              a group that cannot be opened here, or is not open
+    ├── DriverClosed            a closed driver was used
     ├── DecodeError             a datagram that is not one of ours (drivers count it and drop it)
     └── InvariantViolation      the engine found itself in an impossible state: stop the replica
 
@@ -60,6 +61,10 @@ class MembershipError(OrderingError):
 
 class GroupError(OrderingError):
     """A group cannot be opened beside the others, or is not open; the message names the way out."""
+
+
+class DriverClosed(OrderingError):
+    """The driver was closed; its groups have stopped."""
 
 
 class DecodeError(OrderingError):
