@@ -209,7 +209,7 @@ def throughput(plan: RawPlan, placement: Placement, crew_of: CrewMaker) -> dict[
         assert isinstance(values["window"], int)
         plan = msgspec.structs.replace(plan, window=max(values["window"] // 2, 1))
     raise DatagramsLost(
-        f"raw sockets lost datagrams of {plan.size} bytes {_TRIES} times, at last with {plan.window * 2} under way;"
+        f"raw sockets lost datagrams of {plan.size} bytes {_TRIES} times, with {plan.window * 2} under way;"
         " raise net.core.rmem_max, or run on a calmer machine"
     )
 

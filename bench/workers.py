@@ -180,10 +180,10 @@ class Crew:
             raise WorkerFailed(f"{worker.name}: {what}")
         return what
 
-    def pause(self, seconds: float) -> None:
-        """Let the workers work; a failure of one of them is noticed at once."""
+    def pause(self, seconds: float, workers: Sequence[Worker] | None = None) -> None:
+        """Let them work; a failure of one of them is noticed at once."""
         until = time.monotonic() + seconds
-        pipes = {worker.pipe: worker for worker in self.workers if not worker.pipe.closed}
+        pipes = {worker.pipe: worker for worker in (self.workers if workers is None else workers)}
         while (left := until - time.monotonic()) > 0:
             for pipe in wait(list(pipes), min(left, _TICK_SECONDS)):
                 assert isinstance(pipe, Connection)
@@ -194,15 +194,12 @@ class Crew:
         os.kill(worker.pid, signal.SIGKILL)
 
     def stop(self) -> None:
+        """They hold nothing worth saving, and a stopped one hears only this signal."""
         for worker in self.workers:
             worker.pipe.close()
-            if worker.process.is_alive():
-                worker.process.terminate()
+            worker.process.kill()
         for worker in self.workers:
-            worker.process.join(_STOP_SECONDS)
-            if worker.process.is_alive():
-                worker.process.kill()  # also wakes a stopped one, to its death
-                worker.process.join()
+            worker.process.join()
             worker.process.close()
         self.workers.clear()
 

@@ -1,9 +1,12 @@
 """Corosync (Totem, in C) under our workload: daemons in namespaces of their own, applications on libcpg.
 
 Three daemons share nothing but a bridge; each has its own /run and /dev/shm, so that nothing of them meets a
-corosync that this machine may run, and nothing is left when we end. The applications are Python processes
-like ours. They cost corosync something: ctypes takes a microsecond or two for each message, in processes
-that share the cores with the daemons. The result says how much CPU the daemons alone used.
+corosync that this machine may run, and nothing is left when we end.
+
+The applications are processes like ours that send, receive and hash. Where a C compiler is found they are
+written in C (``cpg_application.c``), so that corosync is measured and not ctypes, which takes several
+microseconds for each message on the cores the daemons need. Without a compiler they are Python, and the
+result says so.
 """
 
 import os
@@ -18,9 +21,9 @@ import msgspec
 from bench.bare import batches
 from bench.errors import BenchError, NotAvailable
 from bench.namespaces import Bridge, bridged
-from bench.peers.cpg import INSTALL, Group, library
+from bench.peers.cpg import INSTALL, Group, NativeGroup, Work, library
 from bench.results import Value, latencies
-from bench.wire import Content, same
+from bench.wire import same
 from bench.workers import Crew, CrewMaker, Link, Placement, Post
 
 NAME = "rsm-bench"
@@ -28,9 +31,6 @@ _FORM_SECONDS = 30.0
 _SLACK_SECONDS = 20.0
 _VIEW_SECONDS = 30.0
 _STOP_SECONDS = 3.0
-_POOL_MESSAGES = 64
-_BURST = 64
-_FINAL = b"final"
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -156,83 +156,33 @@ def cluster(setting: Setting, sites: int, placement: Placement) -> Iterator[Daem
 # -- applications --------------------------------------------------------------------------------
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
-    size: int
-    senders: int
-    seconds: float
-    one_outstanding: bool = False
-
-
-def _application(link: Link, me: int, sites: int) -> None:
+def _application(link: Link, me: int, sites: int, native: str) -> None:
     """One member: takes work until told to end."""
-    group = Group(NAME, _FORM_SECONDS)
+    group = NativeGroup(native, NAME, _FORM_SECONDS) if native else Group(NAME, _FORM_SECONDS)
     until = time.monotonic() + _FORM_SECONDS
-    while not group.changes or len(group.changes[-1][1]) < sites:
+    while group.members < sites:
         group.dispatch(50)
         if time.monotonic() > until:
             raise BenchError(f"corosync formed no group of {sites} within {_FORM_SECONDS:.0f} s")
     link.say("member")
     while (work := link.hear()) is not None:
         link.say(_watch(group, sites) if work == "watch" else _do(group, me, work))
-    group.close()
 
 
-def _do(group: Group, me: int, work: Work) -> dict[str, object]:
-    pool = batches(work.size, 2)[: _POOL_MESSAGES // 2]
-    messages = [message for batch in pool for message in batch]
-    content = Content()
-    took: list[int] = []
-    sending = me < work.senders
-    until = time.monotonic() + work.seconds
-    started_ns = last_ns = time.monotonic_ns()
+def _do(group: Group | NativeGroup, me: int, work: Work) -> dict[str, object]:
     cpu = time.process_time()
-    sent = refused = finals = waiting = sent_at = 0
-    while finals < work.senders:
-        full = False
-        if sending and time.monotonic() >= until:
-            if not waiting or not work.one_outstanding:
-                sending = not group.send(_FINAL)
-        elif sending and not (work.one_outstanding and waiting):
-            sent_at = time.perf_counter_ns()
-            for _ in range(1 if work.one_outstanding else _BURST):
-                full = not group.send(messages[sent % len(messages)])
-                if full:
-                    refused += 1
-                    break
-                sent += 1
-                waiting = 1
-        group.dispatch(1 if full else (0 if sending and not waiting * work.one_outstanding else 20))
-        arrived, group.arrived = group.arrived, []
-        own = me + 1 in group.sources
-        group.sources.clear()
-        if arrived:
-            last_ns = time.monotonic_ns()
-            if work.one_outstanding and own and waiting:
-                took.append(time.perf_counter_ns() - sent_at)
-                waiting = 0
-            ended = [message for message in arrived if message == _FINAL]
-            finals += len(ended)
-            content.add([message for message in arrived if message != _FINAL] if ended else arrived)
-        if time.monotonic() > until + _SLACK_SECONDS:
-            raise BenchError("corosync stopped delivering")
-    return {
-        "digest": content.digest,
-        "count": content.count,
-        "seconds": (last_ns - started_ns) / 1e9,
-        "refused": refused,
-        "took": took[len(took) // 20 :],
-        "cpu_s": time.process_time() - cpu,
-    }
+    report = group.run(me, work, [message for batch in batches(work.size, 2) for message in batch])
+    return report | {"cpu_s": time.process_time() - cpu}
 
 
-def _watch(group: Group, sites: int) -> int:
+def _watch(group: Group | NativeGroup, sites: int) -> int:
     """When this member learnt that one of them is gone."""
     until = time.monotonic() + _VIEW_SECONDS
-    while len(group.changes[-1][1]) >= sites:
+    while group.members >= sites:
         group.dispatch(50)
         if time.monotonic() > until:
             raise BenchError(f"no new view within {_VIEW_SECONDS:.0f} s")
-    return group.changes[-1][0]
+    return group.changed_ns
 
 
 # -- what the command runs -----------------------------------------------------------------------
@@ -241,13 +191,13 @@ def _watch(group: Group, sites: int) -> int:
 class Cluster:
     """Daemons and applications of one setting, ready for work."""
 
-    def __init__(self, daemons: Daemons, crew: Crew, placement: Placement) -> None:
+    def __init__(self, daemons: Daemons, crew: Crew, placement: Placement, native: str) -> None:
         self.daemons = daemons
         self.crew = crew
         self.sites = len(daemons.bridge.sites)
         for me, site in enumerate(daemons.bridge.sites):
             post = Post(site, placement.cpu(me))
-            crew.start(f"corosync application {me + 1}", _application, me, self.sites, post=post)
+            crew.start(f"corosync application {me + 1}", _application, me, self.sites, native, post=post)
         try:
             crew.hear_all(crew.workers, _FORM_SECONDS + _SLACK_SECONDS)
         except BenchError:
@@ -290,6 +240,8 @@ class Cluster:
 
 
 @contextmanager
-def ready(setting: Setting, sites: int, placement: Placement, crew_of: CrewMaker) -> Iterator[Cluster]:
+def ready(
+    setting: Setting, sites: int, placement: Placement, crew_of: CrewMaker, native: str = ""
+) -> Iterator[Cluster]:
     with cluster(setting, sites, placement) as daemons, crew_of() as crew:
-        yield Cluster(daemons, crew, placement)
+        yield Cluster(daemons, crew, placement, native)
