@@ -65,6 +65,30 @@ def median(numbers: Sequence[Number]) -> float:
     return float(ordered[middle]) if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
+def medians(rounds: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
+    """One result out of several of the same shape: numbers by their medians, the rest from the last one."""
+    merged: dict[str, Value] = {}
+    for name, last in rounds[-1].items():
+        seen = [each[name] for each in rounds if name in each]
+        if isinstance(last, dict):
+            merged[name] = medians([each for each in seen if isinstance(each, dict)])
+        elif isinstance(last, int | float) and not isinstance(last, bool):
+            middle = median([each for each in seen if isinstance(each, int | float)])
+            merged[name] = round(middle) if isinstance(last, int) else round(middle, 5)
+        else:
+            merged[name] = last
+    return merged
+
+
+def median_ratios(rounds: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
+    """The median of each ratio: both of its sides were measured in the same round."""
+    found: dict[str, float | None] = {}
+    for name in rounds[-1]:
+        seen = [each for ratios in rounds if (each := ratios.get(name)) is not None]
+        found[name] = round(median(seen), 4) if seen else None
+    return found
+
+
 def calibrate() -> dict[str, Value]:
     """A loop of fixed work, so that results of different machines and hours can be told apart."""
     started = time.perf_counter()
