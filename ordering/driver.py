@@ -24,36 +24,38 @@ import asyncio
 import logging
 import secrets
 import socket
-from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from random import Random
 from time import monotonic_ns
-from typing import Any, Final, Self, TypeAlias, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
 from ordering.codec import BOOT_AT, BOOT_BYTES, DATAGRAM_MAX
 from ordering.config import MS, Config
-from ordering.effects import Accepted, Effect, EndMembership, Multicast, Unicast
-from ordering.engine import Engine
-from ordering.errors import ConfigurationError, DriverClosed, NotMember, Overloaded, SubmitError
-from ordering.events import ChangeRequested, PacketsReceived, Started, SubmitRequested, TimerFired
+from ordering.driven_group import Group, Listener, Notice, Stopped
+from ordering.effects import Effect, EndMembership, Multicast, Unicast
+from ordering.errors import ConfigurationError, DriverClosed
+from ordering.events import PacketsReceived, Started, TimerFired
 from ordering.groups import Groups, InGroup, LocalEvent, Outcome
-from ordering.packets import ChangeKind, Packet
-from ordering.qos import MAJORITY, Qos
-from ordering.statistics import DriverStats, GroupStats, Stalls, Tally, group_stats
+from ordering.packets import Packet
+from ordering.statistics import DriverStats, Stalls
 from ordering.submission import PACKET_OVERHEAD
 from ordering.transports.addresses import Address, Endpoint, numeric_sockaddr, parse_endpoint
 from ordering.transports.multicast import (
+    NO_BOOT,
     MulticastSettings,
     group_sockaddr,
     listening_socket,
     prepare_sender,
+    try_out,
 )
 from ordering.transports.routes import Routes
 from ordering.transports.udp import BUFFER_BYTES, UdpSocket, bound_socket
 from ordering.views import Member, SiteId
 from ordering.wire import Keyring, Wire
+
+__all__ = ["Driver", "Group", "Listener", "MulticastSettings", "Notice", "Stopped", "run"]
 
 log = logging.getLogger(__name__)
 
@@ -62,169 +64,8 @@ _T = TypeVar("_T")
 # Until messages are cut into fragments none may exceed a datagram: it would never get a slot, and whatever
 # its source submits later would wait behind it.
 MESSAGE_BYTES_MAX: Final = DATAGRAM_MAX - PACKET_OVERHEAD
+TURN_MS: Final = 2
 _BOOT: Final = slice(BOOT_AT, BOOT_AT + BOOT_BYTES)
-
-
-class Stopped(msgspec.Struct, frozen=True):
-    """The group's engine is here no more, and to the others it has crashed. The outcome of accepted
-    messages that were not delivered is unknown."""
-
-    error: Exception
-
-
-Notice: TypeAlias = Effect | Stopped
-Listener: TypeAlias = Callable[[list[Notice]], None]
-
-
-class _Waiter:
-    """A submission that waits for room in the window."""
-
-    def __init__(self, messages: tuple[bytes, ...], turn: asyncio.Future[None]) -> None:
-        self.count = len(messages)
-        self.size = sum(map(len, messages))
-        self.turn = turn
-
-
-class Group:
-    """One membership of this process, from ``Driver.join`` to its end."""
-
-    def __init__(self, driver: "Driver", engine: Engine, listener: Listener) -> None:
-        self.name = engine.site.config.group
-        self.member = engine.site.member
-        self._driver = driver
-        self._engine = engine
-        self._listener = listener
-        self._tally = Tally(engine.site.me)
-        self._untold: list[Notice] = []
-        self._accepted: list[Accepted] = []  # by the call under way
-        self._waiters: deque[_Waiter] = deque()
-        self._ended: asyncio.Future[EndMembership | Stopped] = driver.loop.create_future()
-
-    # -- the application's calls -----------------------------------------------------------------
-
-    def submit(self, messages: Sequence[bytes], qos: Qos = MAJORITY) -> Accepted:
-        """Accept all messages or raise a ``SubmitError``; the listener hears the ``Accepted`` as well."""
-        if not messages:
-            raise SubmitError("messages: there are none; submit at least one")
-        if self._ended.done():
-            raise NotMember(f"group {self.name!r}: this membership is over; join again to submit")
-        self._driver.handle(self, SubmitRequested(tuple(messages), qos))
-        if not self._accepted:
-            raise NotMember(f"group {self.name!r}: the engine stopped; the outcome is unknown, see the log")
-        return self._accepted.pop()
-
-    async def submit_when_free(self, messages: Sequence[bytes], qos: Qos = MAJORITY) -> Accepted:
-        """``submit``, waiting for room in the send window where that raises ``Overloaded``.
-
-        Who waits is served in order. Messages that no window could hold are still refused.
-        """
-        messages = tuple(messages)
-        if not self._waiters:
-            try:
-                return self.submit(messages, qos)
-            except Overloaded:
-                pass
-        waiter = _Waiter(messages, self._driver.loop.create_future())
-        config = self._engine.site.config
-        if waiter.count > config.window_messages or waiter.size > config.window_bytes:
-            return self.submit(messages, qos)
-        self._waiters.append(waiter)
-        try:
-            while True:
-                self.admit_waiters()
-                await waiter.turn
-                try:
-                    return self.submit(messages, qos)
-                except Overloaded:  # someone who did not wait was faster
-                    waiter.turn = self._driver.loop.create_future()
-        finally:
-            self._waiters.remove(waiter)
-            self.admit_waiters()
-
-    def handle(self, event: LocalEvent) -> None:
-        """Bring another local event (``StateTransferred``, ``ChangeRequested`` …); after the end it does
-        nothing."""
-        if isinstance(event, SubmitRequested):
-            self.submit(event.messages, event.qos)
-        elif not self._ended.done():
-            self._driver.handle(self, event)
-
-    def leave(self) -> None:
-        """Ask to go, once own messages are ordered; ``ended`` says when the others have let go."""
-        self.handle(ChangeRequested(ChangeKind.LEAVE))
-
-    @property
-    def ended(self) -> Awaitable[EndMembership | Stopped]:
-        """How this membership ended, once it has. Any number may wait, and may give up waiting."""
-        return asyncio.shield(self._ended)
-
-    @property
-    def is_over(self) -> bool:
-        return self._ended.done()
-
-    def address_of(self, site: SiteId) -> str | None:
-        """Where a member is: a donor of ``RequestState``, say."""
-        return self._engine.site.addresses.get(site)
-
-    def stats(self) -> GroupStats:
-        return group_stats(self._engine, self._tally, len(self._waiters))
-
-    # -- the driver's calls ----------------------------------------------------------------------
-
-    def note(self, effects: list[Effect], now: int) -> None:
-        """Take what the application is to hear, and learn from it."""
-        self._tally.note(effects, now)
-        self._untold += effects
-        for effect in effects:
-            if isinstance(effect, Accepted):
-                self._accepted = [effect]
-            elif isinstance(effect, EndMembership):
-                self.end(effect)
-
-    def end(self, how: EndMembership | Stopped) -> None:
-        if self._ended.done():
-            return
-        if isinstance(how, Stopped):
-            self._untold.append(how)
-        self._driver.forget(self, how)
-        self._ended.set_result(how)
-        self.admit_waiters()
-
-    def tell(self) -> None:
-        """Call the listener with all it has not heard. One that raises has lost its place in the order, and
-        a replica that goes on after that would differ from the others: its group is stopped."""
-        if not self._untold:
-            return
-        notices, self._untold = self._untold, []
-        try:
-            self._listener(notices)
-        except Exception as error:
-            log.exception("group %s: the listener raised; the group is stopped", self.name)
-            self.end(Stopped(error))
-            self._untold.clear()
-
-    def admit_waiters(self) -> None:
-        """Give the first in line its turn if there is room, or if it is to be refused."""
-        if not self._waiters or self._waiters[0].turn.done():
-            return
-        first, engine = self._waiters[0], self._engine
-        config = engine.site.config
-        messages = engine.submission.pending_messages + engine.lanes.pending_messages + first.count
-        size = engine.submission.pending_bytes + engine.lanes.pending_bytes + first.size
-        if (
-            (messages <= config.window_messages and size <= config.window_bytes)
-            or self._ended.done()
-            or not engine.detection.reaches_majority()
-        ):
-            first.turn.set_result(None)
-
-    @property
-    def waits(self) -> bool:
-        return bool(self._waiters)
-
-    @property
-    def has_untold(self) -> bool:
-        return bool(self._untold)
 
 
 class Driver:
@@ -247,11 +88,12 @@ class Driver:
         self._groups = Groups()
         self._wire = Wire(keyring, self._groups.admits)
         self._open: dict[str, Group] = {}
-        self._boots: set[bytes] = set()  # own ones, as the header has them
+        self._boots = {NO_BOOT}  # own ones, as the header has them
         self._own_heard = self._unreadable = self._stopped = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
         self._telling: asyncio.Handle | None = None
+        self._turn_began = 0
         self._stalls = Stalls()
         self._closed = False
 
@@ -282,6 +124,8 @@ class Driver:
             if multicast is not None:
                 prepare_sender(sock, multicast)
                 listening = UdpSocket(listening_socket(multicast, family), buffer_bytes)
+                sock.setblocking(False)
+                await try_out(sock, listening.sock, multicast)
             driver = cls(UdpSocket(sock, buffer_bytes), listening, address, keyring, multicast)
         except BaseException:
             sock.close()
@@ -353,9 +197,14 @@ class Driver:
         """A local event of a group; its refusals are raised."""
         now = monotonic_ns()
         self._perform(self._groups.handle(InGroup(group.name, event), now), now)
-        if group.has_untold and self._telling is None:
+        if self._telling is None:
             self._telling = self.loop.call_soon(self._tell)
+            self._turn_began = now
         self._arm()
+
+    def owes_a_turn(self) -> bool:
+        """Whether the application has kept the event loop to itself for long."""
+        return self._telling is not None and monotonic_ns() - self._turn_began > TURN_MS * MS
 
     def forget(self, group: Group, how: EndMembership | Stopped | None) -> None:
         """Make room for the group's next membership here."""

@@ -12,6 +12,7 @@ import msgspec
 from ordering.config import MS
 from ordering.effects import Accepted, Deliver, Delivery, Effect, LevelReached, Retract
 from ordering.engine import Engine
+from ordering.qos import Level
 from ordering.views import SiteId, ViewId
 
 LATENCY_BUCKETS: Final = 64
@@ -134,7 +135,7 @@ class Tally:
                     self._on_level(majority, now)
                 case Accepted(first_seq, count, qos):
                     self.submitted += count
-                    if qos.rides_the_ring and len(self._asked) < MEASURED_MAX:
+                    if qos.level >= Level.TOTALLY_ORDERED and len(self._asked) < MEASURED_MAX:
                         self._asked.append((first_seq + count - 1, now))
                 case Retract(after):
                     while self._placed and self._placed[-1][0] > after:

@@ -4,15 +4,23 @@ Sending uses the unicast socket, so that packets carry the site's own address; l
 bound to the group. Own packets come back, for another process on this host may want them.
 """
 
+import asyncio
+import secrets
 import socket
 from struct import pack
 from typing import Final
 
 import msgspec
 
+from ordering.codec import BOOT_AT, BOOT_BYTES
 from ordering.errors import ConfigurationError
 from ordering.transports.addresses import Endpoint, Sockaddr, numeric_sockaddr, parse_endpoint
 from ordering.transports.udp import bound_socket
+
+# No site has this boot: a datagram with it is a test of the group, and everyone drops it.
+NO_BOOT: Final = bytes(BOOT_BYTES)
+TEST_TIMEOUT_S: Final = 2.0
+TESTS: Final = 3
 
 _IP_MULTICAST_ALL: Final = 49
 _IPV6_MULTICAST_ALL: Final = 29
@@ -105,6 +113,29 @@ def listening_socket(settings: MulticastSettings, family: socket.AddressFamily) 
         ) from failure
     _hear_only_own(sock, family)
     return sock
+
+
+async def try_out(sender: socket.socket, listener: socket.socket, settings: MulticastSettings) -> None:
+    """Hear ourselves once before anyone relies on it: a missing route would otherwise show as a group that
+    is born by unicast and then stands still. What is wrong further out in the network stays unknown."""
+    if not settings.loop:
+        return
+    token = bytes(BOOT_AT) + NO_BOOT + secrets.token_bytes(16)
+    to = group_sockaddr(settings, socket.AddressFamily(sender.family))
+    loop = asyncio.get_running_loop()
+    for _ in range(TESTS):
+        try:
+            sender.sendto(token, to)
+            async with asyncio.timeout(TEST_TIMEOUT_S / TESTS):
+                while await loop.sock_recv(listener, len(token) + 1) != token:
+                    pass
+        except OSError:  # TimeoutError is one
+            continue
+        return
+    raise ConfigurationError(
+        f"multicast.group: what was sent to {settings.group} did not come back; see that the interface has"
+        " multicast and a route to the group, or open without multicast"
+    )
 
 
 def _hear_only_own(sock: socket.socket, family: socket.AddressFamily) -> None:

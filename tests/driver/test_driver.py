@@ -17,8 +17,7 @@ from ordering import (
 )
 from ordering.driver import Driver, Group, Notice, Stopped, run
 from ordering.errors import ConfigurationError, DriverClosed, GroupError
-from ordering.state import State
-from tests.driver.replica import House, Replica, all_applied, submit_all
+from tests.driver.replica import House, all_applied, submit_all
 
 Main = Callable[[], Coroutine[Any, Any, None]]
 
@@ -39,9 +38,15 @@ def ipv6_here() -> bool:
     return True
 
 
-def waiting_site(replicas: list[Replica]) -> Group:
-    """One whose messages need another site to be ordered: its window stays full for a while."""
-    return next(r.group for r in replicas if r.group.stats().state == State.NOT_TOKEN_SITE.value)
+def fill_window(group: Group, message: bytes) -> int:
+    """Submit until no more is accepted; a site with the token makes room once, by ordering its own."""
+    accepted = 0
+    try:
+        while accepted < 10 * group.stats().window.messages_max:
+            accepted += group.submit((message,) * 20).count
+    except Overloaded:
+        return accepted
+    pytest.fail("the window has no end")
 
 
 @pytest.mark.parametrize("bind", ["127.0.0.1:0", "[::1]:0"])
@@ -117,26 +122,49 @@ def test_when_the_window_is_full_then_submit_when_free_waits_in_order() -> None:
             replicas = [house.join(driver, config) for driver in drivers]
             for replica in replicas:
                 await replica.until(lambda r: r.view is not None)
-            group = waiting_site(replicas)
-            group.submit((b"x",) * 100)
-            with pytest.raises(Overloaded):
-                group.submit((b"y",))
+            group = replicas[0].group
+            before = fill_window(group, b"x")
             with pytest.raises(Overloaded):
                 await group.submit_when_free((b"z",) * 101)
             order: list[int] = []
+            queue = 0
 
             async def submit(number: int) -> None:
+                nonlocal queue
+                queue = max(queue, group.stats().window.waiting)
                 await group.submit_when_free((b"w",) * 60)
                 order.append(number)
                 assert group.stats().window.messages <= 100
 
             waiting = [asyncio.ensure_future(submit(number)) for number in range(50)]
             await asyncio.sleep(0)
-            assert group.stats().window.waiting == 50
-            waiting[1].cancel()
+            waiting[25].cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
-            assert order == [0, *range(2, 50)]
-            await all_applied(replicas, 100 + 49 * 60)
+            assert queue > 40
+            assert order == [*range(25), *range(26, 50)]
+            await all_applied(replicas, before + 49 * 60)
+
+    run(main())
+
+
+def test_when_there_is_always_room_then_submit_when_free_still_lets_the_loop_turn() -> None:
+    async def main() -> None:
+        async with House() as house:
+            replicas = await house.found()
+            turns = 0
+
+            async def count_turns() -> None:
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await asyncio.sleep(0)
+
+            counting = asyncio.ensure_future(count_turns())
+            await asyncio.sleep(0)
+            await submit_all(replicas[0], "single", 3_000, at_once=1)
+            counting.cancel()
+            assert turns > 3
+            await all_applied(replicas, 3_000)
 
     run(main())
 
@@ -149,16 +177,24 @@ def test_when_the_driver_closes_then_who_waits_for_room_is_refused() -> None:
             replica = house.join(driver, config)
             with pytest.raises(NotMember):
                 await replica.group.submit_when_free((b"early",))
-            group = waiting_site(await house.found("orders"))
-            group.submit((b"m",) * 1_000_000)
-            waiting = [asyncio.ensure_future(group.submit_when_free((b"n",) * 1000)) for _ in range(3)]
+            drivers = [await house.open() for _ in range(3)]
+            founders = tuple(each.address for each in drivers)
+            config = Config(group="orders", founders=founders, window_messages=100)
+            replicas = [house.join(each, config) for each in drivers]
+            for each in replicas:
+                await each.until(lambda r: r.view is not None)
+            drivers[1].close()
+            drivers[2].close()
+            group = replicas[0].group
+            fill_window(group, b"m")
+            waiting = [asyncio.ensure_future(group.submit_when_free((b"n",) * 20)) for _ in range(3)]
             await asyncio.sleep(0)
-            for each in house.drivers:
-                each.close()
+            assert group.stats().window.waiting == 3
+            drivers[0].close()
             results = await asyncio.gather(*waiting, return_exceptions=True)
             assert [type(result) for result in results] == [NotMember] * 3
             with pytest.raises(DriverClosed):
-                driver.join(config, print)
+                drivers[0].join(config, print)
 
     run(main())
 
