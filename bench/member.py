@@ -130,11 +130,11 @@ class Member:
                 self.views.append((time.monotonic_ns(), notice.view))
                 self._changed.set()
             elif isinstance(notice, EndMembership | Stopped | Retract):
-                self._fail(
+                self.fail(
                     BenchError(f"the group went on without this site, or took something back: {notice}")
                 )
 
-    def _fail(self, error: BenchError) -> None:
+    def fail(self, error: BenchError) -> None:
         if not self.failure.done():
             self.failure.set_exception(error)
 
@@ -204,9 +204,12 @@ class Application:
                 self._submit_one()
             else:
                 sender = asyncio.ensure_future(self._send())
+                sender.add_done_callback(self._on_sent)
         await member.first_of(self.finished, self.load.seconds + 15.0, "not everything was delivered")
-        if sender is not None:
-            await sender
+
+    def _on_sent(self, sender: asyncio.Future[None]) -> None:
+        if not sender.cancelled() and (error := sender.exception()) is not None:
+            self.member.fail(BenchError(f"a message was refused: {error}"))
 
     async def _send(self) -> None:
         """The window is the only brake; between two submissions the sockets have their turn."""

@@ -88,7 +88,7 @@ class Namespace:
     def file(self, name: str) -> Path:
         """A file in its own /run, seen from outside."""
         assert self.own_memory
-        return Path(f"/proc/{self.pid}/root/run", name)
+        return Path("/proc", str(self.pid), "root", "run", name)
 
     def ip(self, *words: str) -> None:
         done = subprocess.run(

@@ -314,13 +314,13 @@ def by_members(plan: OrderingPlan, counts: list[int], step: Step, tick: Callable
     with crews(plan, tick) as crew_of:
         for count in counts:
             step(f"{count} members")
-            grown = msgspec.structs.replace(plan, sites=count, senders=min(plan.senders, count))
+            senders = count if plan.senders == plan.sites else min(plan.senders, count)
             network = Network.loopback(count, multicast=plan.multicast, sealed=plan.sealed)
             ring = Ring(crew_of, network, plan.settings, plan.placement)
             try:
                 load = Load(
                     size=plan.size,
-                    senders=grown.senders,
+                    senders=senders,
                     seconds=plan.seconds,
                     qos=plan.qos,
                     batch=plan.messages_per_submit,

@@ -69,6 +69,7 @@ class _Sender:
         self.stalled = False
         self.finished: asyncio.Future[None] = self.loop.create_future()
         self._buffer = bytearray(plan.size)
+        self._reached = 0  # targets that have the datagram under way
         self._ending = 0
 
     def pump(self) -> None:
@@ -86,11 +87,13 @@ class _Sender:
         try:
             for _ in range(room):
                 _NUMBER.pack_into(buffer, 0, self.sent)
-                for target in targets:
-                    send(buffer, target)
+                while self._reached < len(targets):
+                    send(buffer, targets[self._reached])
+                    self._reached += 1
+                self._reached = 0
                 self.sent += 1
         except BlockingIOError:
-            pass  # the rest of this datagram's targets never get it, and the end will tell
+            pass  # go on with the same target in the next turn
         self.loop.call_soon(self.pump)
 
     def _give_up_waiting(self, sent: int) -> None:

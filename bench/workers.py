@@ -83,6 +83,7 @@ ANYWHERE = Post()
 
 
 def _main(
+    parent: int,
     pipe: Connection,
     holder: tuple[int, bool] | None,
     cpu: int | None,
@@ -91,6 +92,8 @@ def _main(
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; we are stopped by pid
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return  # it died before we asked to die with it
     try:
         if holder is not None:
             enter(holder[0], own_memory=holder[1])
@@ -143,7 +146,7 @@ class Crew:
         space = post.namespace
         holder = (space.pid, space.own_memory) if space is not None else None
         process = self._context.Process(
-            target=_main, args=(theirs, holder, post.cpu, target, args), name=name, daemon=True
+            target=_main, args=(os.getpid(), theirs, holder, post.cpu, target, args), name=name, daemon=True
         )
         process.start()
         theirs.close()
