@@ -104,6 +104,8 @@ async def _work(member: Member, load: Load) -> dict[str, object]:
         "view_changes": len(member.views) - views,
         "kernel_drops": sum(each.dropped_by_kernel or 0 for each in after.sockets)
         - sum(each.dropped_by_kernel or 0 for each in before.sockets),
+        "late_max_ns": after.stalls.late_max_ns,
+        "busy_max_ns": after.stalls.busy_max_ns,
         "counters": {name: counters[name] - earlier.get(name, 0) for name in counters},
     }
 
@@ -165,6 +167,9 @@ def summary(reports: list[dict[str, Any]], load: Load) -> dict[str, Value]:
         "cpu_us_per_message": round(1e6 * sum(report["cpu_s"] for report in reports) / delivered, 3),
         "view_changes": max(report["view_changes"] for report in reports),
         "kernel_drops": sum(report["kernel_drops"] for report in reports),
+        # Since the site was started. A loop that was late for longer than suspect_ms looks dead to others.
+        "loop_late_max_ms": round(max(report["late_max_ns"] for report in reports) / 1e6, 1),
+        "loop_busy_max_ms": round(max(report["busy_max_ns"] for report in reports) / 1e6, 1),
         "counters": shown,
     }
 

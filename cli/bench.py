@@ -1,5 +1,6 @@
 """`rsm bench`: what the ring reaches here, beside what the machine can carry and what others reach on it."""
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -79,6 +80,7 @@ def _shown() -> Iterator[Callable[[str], None]]:
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     progress = Progress(*columns, console=messages, transient=True, disable=not messages.is_terminal)
     task = progress.add_task("starting")
+    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         with progress:
             yield lambda what: progress.update(task, description=what)
@@ -91,6 +93,13 @@ def _shown() -> Iterator[Callable[[str], None]]:
     except KeyboardInterrupt:
         messages.print("interrupted: all processes are stopped, nothing was measured", style="yellow")
         raise typer.Exit(INTERRUPTED) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(number: int, _: object) -> NoReturn:
+    """Clean up first: the default would leave a compiled file behind."""
+    raise SystemExit(128 + number)
 
 
 def _nothing() -> None:
@@ -399,6 +408,11 @@ def failover_command(
         changes = result.values["view_changes"]
         if not as_json:
             console.print(f"view changes: {changes}", style="red" if changes else "green")
+            console.print(
+                f"timers were late by up to {_cell(result.values, 'loop_late_max_ms')} ms, of which"
+                f" {_cell(result.values, 'loop_busy_max_ms')} ms can be the site's own work",
+                style="dim",
+            )
         raise typer.Exit(FAILED if changes else 0)
     try:
         kinds = tuple(Loss(word) for word in losses.split(","))

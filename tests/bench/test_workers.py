@@ -111,7 +111,7 @@ def wait_for(what: Callable[[], bool], seconds: float = 30.0) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_when_a_command_is_interrupted_or_killed_then_no_process_is_left(number: signal.Signals) -> None:
     command = [sys.executable, "-m", "cli.main", "bench", "raw", "--sizes", "64", "--seconds", "60"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
