@@ -43,7 +43,8 @@ host brings what happened and does what is asked::
                 case EndMembership(ending):
                     stop()
 
-``README.md`` has a host of forty lines that runs; ``ordering/simulator/cluster.py`` is a complete one.
+``README.md`` has a host of forty lines that runs; ``ordering/simulator/cluster.py`` is a complete one, and
+``ordering/driver.py`` is the one for real networks.
 
 **Identity.** ``boot`` is 128 random bits, drawn anew at every start of the process. In memory mode, the only
 mode so far, ``site`` is new with every boot as well, and never 0: the process that was at this address before

@@ -108,13 +108,13 @@ class Group:
         if waiter.count > config.window_messages or waiter.size > config.window_bytes:
             return self.submit(messages, qos)
         self._waiters.append(waiter)
+        self.admit_waiters()
         try:
             while True:
-                self.admit_waiters()
                 await waiter.turn
                 try:
                     return self.submit(messages, qos)
-                except Overloaded:  # someone who did not wait was faster
+                except Overloaded:  # someone who did not wait was faster; the next event may bring room
                     waiter.turn = self._driver.loop.create_future()
         finally:
             self._waiters.remove(waiter)

@@ -284,9 +284,19 @@ class Driver:
     # -- performing ------------------------------------------------------------------------------
 
     def _perform(self, outcomes: list[Outcome], now: int) -> None:
-        for name, effects, error in outcomes:
+        for name, effects, stopped in outcomes:
             group = self._open[name]
-            heard: list[Effect] = []
+            error = stopped or self._perform_one(group, effects, now)
+            if error is not None:
+                log.error("group %s: the engine stopped: %r", name, error, exc_info=error)
+                group.end(Stopped(error))
+            if group.is_over:
+                self.loop.call_soon(group.tell)
+
+    def _perform_one(self, group: Group, effects: list[Effect], now: int) -> Exception | None:
+        """A packet that cannot be written is a defect of the group's engine, and stops it like one."""
+        heard: list[Effect] = []
+        try:
             for effect in effects:
                 if isinstance(effect, Multicast):
                     self._send(effect.to, effect.packet)
@@ -294,13 +304,11 @@ class Driver:
                     self._send((effect.to,), effect.packet)
                 else:
                     heard.append(effect)
-            if heard:
-                group.note(heard, now)
-            if error is not None:
-                log.error("group %s: the engine stopped: %r", name, error, exc_info=error)
-                group.end(Stopped(error))
-            if group.is_over:
-                self.loop.call_soon(group.tell)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other groups have effects to come
+            return error
+        if heard:
+            group.note(heard, now)
+        return None
 
     def _send(self, to: tuple[str, ...], packet: Packet) -> None:
         route = self._routes.find(to)

@@ -23,8 +23,8 @@ DATAGRAM_ROOM: Final = 65_536
 BUFFER_BYTES: Final = 16 * 1024 * 1024
 BUFFER_BYTES_ENOUGH: Final = 4 * 1024 * 1024
 # A drain ends after so many datagrams or bytes: the application must get its turn. Measured with three
-# members: against drains of 8, 64 save a receiver of small packets a third of its time; 1024 save no more, and
-# with large packets they hold the event loop several times as long.
+# members: against drains of 8, 64 save a receiver of small packets a third of its time; 1024 save no more,
+# and with large packets they hold the event loop several times as long.
 DRAIN_DATAGRAMS: Final = 64
 DRAIN_BYTES: Final = 2 * 1024 * 1024
 QUEUE_BYTES: Final = 4 * 1024 * 1024

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import msgspec
 import pytest
 
 from ordering import (
@@ -251,6 +252,29 @@ def test_when_an_engine_breaks_then_only_its_group_stops_and_is_told(
             await all_applied(stock[1:], 10)
             assert house.drivers[0].stats().groups_stopped == 1
             assert [group.group for group in house.drivers[0].stats().groups] == ["orders"]
+
+    run(main())
+
+
+def test_when_a_packet_cannot_be_written_then_its_group_stops_and_the_driver_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        async with House() as house:
+            orders = await house.found("orders")
+            site = orders[0].group._engine.site
+            whole = site.head
+            monkeypatch.setattr(site, "head", lambda: msgspec.structs.replace(whole(), held=-1))
+            with pytest.raises(NotMember):
+                orders[0].group.submit((b"m",))
+            ended = await orders[0].group.ended
+            assert isinstance(ended, Stopped)
+            await submit_all(orders[1], "order", 10)
+            await all_applied(orders[1:], 10)
+            founders = tuple(driver.address for driver in house.drivers)
+            back = house.join(house.drivers[0], Config(group="orders", founders=founders))
+            await back.until(lambda r: r.votes)
+            await all_applied([*orders[1:], back], 10)
 
     run(main())
 

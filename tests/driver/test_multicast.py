@@ -110,4 +110,5 @@ async def body(bind: str) -> None:
 
 
 if __name__ == "__main__":
-    run(nowhere() if sys.argv[1] == "nowhere" else body(sys.argv[1]))
+    for on_uvloop in (True, False):
+        run(nowhere() if sys.argv[1] == "nowhere" else body(sys.argv[1]), uvloop=on_uvloop)
