@@ -302,6 +302,9 @@ def ratios(values: dict[str, Value]) -> dict[str, float | None]:
         ),
         "ring_to_bare": ratio(_of(values, "ring", "messages_per_s"), _of(values, "bare", "messages_per_s")),
         "bare_to_raw": ratio(_of(values, "bare", "messages_per_s"), _of(values, "raw", "messages_per_s")),
+        "ring_cpu_to_bare_cpu": ratio(
+            _of(values, "ring", "cpu_us_per_message"), _of(values, "bare", "cpu_us_per_message")
+        ),
         "latency_p50_to_raw_round_trip": ratio(
             _of(values, "ring_one_outstanding", "latency", "p50_us"), round_trip
         ),

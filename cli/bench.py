@@ -371,7 +371,8 @@ def ordering_command(
         "the ring, one outstanding": _part(values, "ring_one_outstanding", "latency"),
         "the ring under load": _part(values, "ring", "latency"),
     }
-    title = f"{size} B, {plan.senders} of {sites} sending, {qos}, {transport.value}"
+    seal = "sealed" if sealed else "plain"
+    title = f"{size} B, {plan.senders} of {sites} sending, {qos}, {transport.value}, {seal}"
     _print(result, [_rates(title, rates), _latencies(waits)], as_json=as_json)
 
 
