@@ -28,7 +28,7 @@ MISSING = 3
 INTERRUPTED = 130
 
 console = Console(highlight=False, soft_wrap=True)
-messages = Console(stderr=True, highlight=False)
+messages = Console(stderr=True, highlight=False, soft_wrap=True)
 
 app = typer.Typer(
     help="Measure on this machine. Quote the ratios, measured in one run; rates depend on the hour.",
