@@ -439,6 +439,12 @@ def corosync_command(
     settings: Annotated[
         str, typer.Option(help="Which of corosync's settings, separated by semicolons, or all.")
     ] = ";".join(contest.DEFAULT_SETTINGS),
+    batch: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Messages in one of our submit calls; 0: a packet's worth. Corosync's takes one."
+        ),
+    ] = 0,
     kill: Annotated[bool, typer.Option("--kill", help="Also: kill a member, time to the new view.")] = False,
     sealed: Sealed = False,
     window: Window = None,
@@ -456,6 +462,7 @@ def corosync_command(
         sizes=_numbers("--sizes", sizes, raw.SIZE_MIN, ordering.SIZE_MAX),
         seconds=seconds,
         settings=names,
+        batch=batch,
         kill=kill,
         sealed=sealed,
         placement=pin,

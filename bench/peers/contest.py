@@ -27,6 +27,7 @@ class ContestPlan(msgspec.Struct, frozen=True, kw_only=True):
     sizes: tuple[int, ...] = (16, 1024, 4096, 59_000)
     seconds: float = 0.7
     settings: tuple[str, ...] = DEFAULT_SETTINGS
+    batch: int = 0  # messages in one of our submit calls; 0: a packet's worth
     kill: bool = False
     sealed: bool = False
     placement: Placement = Placement.FREE
@@ -122,7 +123,7 @@ def _ours(plan: ContestPlan, name: str, step: Step, tick: Callable[[], None]) ->
         try:
             for size, senders in plan.loads:
                 step(f"{name}: {Case(size, senders)}")
-                batch = OrderingPlan(size=size, settings=plan.ring).messages_per_submit
+                batch = OrderingPlan(size=size, batch=plan.batch, settings=plan.ring).messages_per_submit
                 load = Load(size=size, senders=senders, seconds=plan.seconds, batch=batch)
                 found[str(Case(size, senders))] = ring.run(load)
             step(f"{name}: one outstanding")

@@ -73,6 +73,11 @@ def test_when_rounds_are_merged_then_numbers_are_medians_at_every_depth() -> Non
     assert merged == {"rate": 20, "latency": {"p50_us": 2.0, "samples": 6}, "digest": "c"}
 
 
+def test_when_one_round_had_a_mishap_then_no_median_hides_it() -> None:
+    rounds = [{"view_changes": 0, "rate": 1}, {"view_changes": 2, "rate": 2}, {"view_changes": 0, "rate": 3}]
+    assert medians(rounds) == {"view_changes": 2, "rate": 2}
+
+
 def test_when_a_counter_is_missing_in_a_round_then_the_others_decide() -> None:
     assert medians([{"a": {}}, {"a": {"nacks": 4}}]) == {"a": {"nacks": 4}}
 
