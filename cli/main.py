@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from cli.bench import app as bench
 from cli.demo import demo
 from cli.explore import explore
 from cli.sim import sim
@@ -37,6 +38,7 @@ def main(
 app.command()(demo)
 app.command()(explore)
 app.command()(sim)
+app.add_typer(bench, name="bench")
 
 if __name__ == "__main__":
     app()

@@ -1,0 +1,508 @@
+"""`rsm bench`: what the ring reaches here, beside what the machine can carry and what others reach on it."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from bench import bare, failover, ordering, raw
+from bench.errors import BenchError, NotAvailable
+from bench.failover import FailoverPlan, Loss
+from bench.member import Settings
+from bench.ordering import OrderingPlan
+from bench.peers import contest
+from bench.peers.corosync import SETTINGS
+from bench.results import Result, Value, calibrate, versions
+from bench.wire import loop_name
+from bench.workers import Placement
+
+FAILED = 1
+MISSING = 3
+INTERRUPTED = 130
+
+console = Console(highlight=False, soft_wrap=True)
+messages = Console(stderr=True, highlight=False, soft_wrap=True)
+
+app = typer.Typer(
+    help="Measure on this machine. Quote the ratios, measured in one run; rates depend on the hour.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+peers = typer.Typer(
+    help="Other products under the same workload.", no_args_is_help=True, rich_markup_mode="rich"
+)
+app.add_typer(peers, name="peers")
+
+
+class Transport(StrEnum):
+    UNICAST = "unicast"
+    MULTICAST = "multicast"
+
+
+Size = Annotated[int, typer.Option(help=f"Bytes in a message, {raw.SIZE_MIN} to {ordering.SIZE_MAX}.")]
+Sizes = Annotated[str, typer.Option(help="Bytes in a message; several, separated by commas.")]
+Seconds = Annotated[float, typer.Option(min=0.1, max=3600, help="How long each measurement sends.")]
+Sites = Annotated[int, typer.Option(min=2, max=16, help="Processes in the group.")]
+Senders = Annotated[str, typer.Option(help="How many of them send: a number, or all.")]
+Way = Annotated[
+    Transport,
+    typer.Option(help="multicast runs in a network namespace that the command makes (needs root)."),
+]
+Pin = Annotated[
+    Placement,
+    typer.Option(
+        help="Where processes run: free (the scheduler decides), spread over the CPUs, one CPU for all."
+    ),
+]
+Sealed = Annotated[
+    bool, typer.Option("--sealed/--plain", help="Datagrams authenticated and encrypted, or not.")
+]
+Window = Annotated[
+    int | None,
+    typer.Option(min=1, help="Bytes a site may have unordered (window_bytes).", show_default=False),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
+
+
+# -- running -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _shown() -> Iterator[Callable[[str], None]]:
+    """Says on a terminal what is being measured; turns failures into exit codes."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    progress = Progress(*columns, console=messages, transient=True, disable=not messages.is_terminal)
+    task = progress.add_task("starting")
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        with progress:
+            yield lambda what: progress.update(task, description=what)
+    except NotAvailable as missing:
+        messages.print(f"not available: {missing}", markup=False, style="yellow")
+        raise typer.Exit(MISSING) from None
+    except BenchError as error:
+        messages.print(f"failed: {error}", markup=False, style="red")
+        raise typer.Exit(FAILED) from None
+    except KeyboardInterrupt:
+        messages.print("interrupted: all processes are stopped, nothing was measured", style="yellow")
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(number: int, _: object) -> NoReturn:
+    """Clean up first: the default would leave a compiled file behind."""
+    raise SystemExit(128 + number)
+
+
+def _nothing() -> None:
+    """The progress display refreshes itself."""
+
+
+def _refuse(option: str, why: str) -> NoReturn:
+    raise typer.BadParameter(why, param_hint=option)
+
+
+def _numbers(option: str, text: str, low: int, high: int) -> tuple[int, ...]:
+    try:
+        numbers = tuple(int(word) for word in text.split(","))
+    except ValueError:
+        _refuse(option, f"{text!r} is no list of numbers; write 16,1024")
+    for number in numbers:
+        if not low <= number <= high:
+            _refuse(option, f"{number} is not from {low} to {high}")
+    return numbers
+
+
+def _senders(text: str, sites: int) -> int:
+    if text == "all":
+        return sites
+    return _numbers("--senders", text, 1, sites)[0]
+
+
+def _plan(
+    sites: int, size: int, senders: str, seconds: float, qos: str, transport: Transport, *,
+    sealed: bool, batch: int, window: int | None, pin: Placement,
+) -> OrderingPlan:  # fmt: skip
+    plan = OrderingPlan(
+        sites=sites,
+        size=size,
+        senders=_senders(senders, sites),
+        seconds=seconds,
+        qos=qos,
+        multicast=transport is Transport.MULTICAST,
+        sealed=sealed,
+        batch=batch,
+        placement=pin,
+        settings=Settings(window_bytes=window),
+    )
+    try:
+        plan.check()
+    except NotAvailable as missing:
+        messages.print(f"not available: {missing}", markup=False, style="yellow")
+        raise typer.Exit(MISSING) from None
+    except BenchError as error:
+        name, _, why = str(error).partition(": ")
+        _refuse(f"--{name}", why)
+    return plan
+
+
+# -- showing -------------------------------------------------------------------------------------
+
+
+def _cell(values: Value, *names: str) -> str:
+    for name in names:
+        values = values.get(name) if isinstance(values, dict) else None
+    if values is None:
+        return ""
+    return f"{values:,}" if isinstance(values, int | float) else str(values)
+
+
+def _rates(title: str, rows: dict[str, Value]) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for name in ("messages/s", "MB/s", "packets/message", "CPU µs/message"):
+        table.add_column(name, justify="right")
+    for name, row in rows.items():
+        cells = ("messages_per_s", "mb_per_s", "packets_per_message", "cpu_us_per_message")
+        table.add_row(name, *(_cell(row, cell) for cell in cells))
+    return table
+
+
+def _latencies(rows: dict[str, Value]) -> Table:
+    table = Table(title="latency, µs", title_justify="left")
+    table.add_column("")
+    names = ("p50", "p90", "p99", "p99.9", "max")
+    for name in names:
+        table.add_column(name, justify="right")
+    for name, row in rows.items():
+        table.add_row(name, *(_cell(row, f"{percent}_us") for percent in names))
+    return table
+
+
+def _print(result: Result, tables: list[Table], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(result.to_json())
+        return
+    for table in tables:
+        console.print(table)
+    for name, value in result.ratios.items():
+        console.print(f"{name}: {'not measured' if value is None else value}", markup=False)
+    ground = result.calibration
+    console.print(
+        f"{result.parameters.get('placement', '')}; {result.parameters.get('event_loop', loop_name())};"
+        f" load average before: {_cell(ground, 'load_average')}",
+        markup=False,
+        style="dim",
+    )
+
+
+def _part(values: dict[str, Value], *names: str) -> Value:
+    found: Value = values
+    for name in names:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+# -- commands ------------------------------------------------------------------------------------
+
+
+@app.command(name="raw")
+def raw_command(
+    sizes: Sizes = "64,1024,8192,59000",
+    receivers: Annotated[int, typer.Option(min=1, max=16, help="Processes that receive.")] = 3,
+    seconds: Seconds = 2.0,
+    transport: Way = Transport.UNICAST,
+    pin: Pin = Placement.FREE,
+    as_json: AsJson = False,
+) -> None:
+    """Raw UDP sockets: how many datagrams the slowest of several receivers gets, without any loss.
+
+    The sender learns from the receivers how far they are and keeps within their buffers. This is the
+    ceiling of everything else here. The round trip is taken across CPUs and on one: waking another core
+    costs more than many a protocol.
+    """
+    wanted = _numbers("--sizes", sizes, raw.SIZE_MIN, ordering.SIZE_MAX)
+    values: dict[str, Value] = {}
+    plan = OrderingPlan(multicast=transport is Transport.MULTICAST)
+    calibration = calibrate()
+    with _shown() as step, ordering.crews(plan, _nothing) as crew_of:
+        for size in wanted:
+            step(f"{size} bytes")
+            one = raw.RawPlan(size=size, receivers=receivers, seconds=seconds, multicast=plan.multicast)
+            values[f"{size} B"] = raw.throughput(one, pin, crew_of)
+        for placement in (Placement.SPREAD, Placement.ONE):
+            step(f"round trip, {placement.value}")
+            trip = raw.RawPlan(size=64, seconds=1.0)
+            values[f"round trip, {placement.value}"] = raw.round_trip(trip, placement, crew_of)
+    result = Result(
+        name="raw",
+        parameters={
+            "sizes": list(wanted), "receivers": receivers, "seconds": seconds, "transport": transport.value,
+            "placement": pin.describe(receivers + 1), "event_loop": loop_name(),
+        },
+        values=values,
+        ratios={},
+        calibration=calibration,
+        versions=versions(),
+    )  # fmt: skip
+    trips = {name: row for name, row in values.items() if name.startswith("round")}
+    rates = {name: row for name, row in values.items() if name not in trips}
+    _print(result, [_rates(f"raw {transport.value}", rates), _latencies(trips)], as_json=as_json)
+
+
+@app.command(name="bare")
+def bare_command(
+    sizes: Sizes = "16,1024,59000",
+    sites: Sites = 3,
+    senders: Senders = "1",
+    seconds: Seconds = 2.0,
+    transport: Way = Transport.UNICAST,
+    pin: Pin = Placement.FREE,
+    as_json: AsJson = False,
+) -> None:
+    """The bare ordered loop: a token ring without recovery, membership or a call for each message.
+
+    It is what Python can do at all with this protocol's packets, and what `rsm bench ordering` is
+    compared with.
+    """
+    wanted = _numbers("--sizes", sizes, raw.SIZE_MIN, ordering.SIZE_MAX)
+    sending = _senders(senders, sites)
+    plan = OrderingPlan(multicast=transport is Transport.MULTICAST)
+    values: dict[str, Value] = {}
+    calibration = calibrate()
+    with _shown() as step, ordering.crews(plan, _nothing) as crew_of:
+        for size in wanted:
+            step(f"{size} bytes")
+            one = bare.BarePlan(
+                size=size, sites=sites, senders=sending, seconds=seconds, multicast=plan.multicast
+            )
+            values[f"{size} B"] = bare.run(one, pin, crew_of)
+        step("one outstanding")
+        alone = bare.BarePlan(
+            size=64, sites=sites, seconds=1.0, multicast=plan.multicast, one_outstanding=True
+        )
+        values["one outstanding"] = bare.run(alone, pin, crew_of)
+    result = Result(
+        name="bare",
+        parameters={
+            "sizes": list(wanted), "sites": sites, "senders": sending, "seconds": seconds,
+            "transport": transport.value, "placement": pin.describe(sites), "event_loop": loop_name(),
+        },
+        values=values,
+        ratios={},
+        calibration=calibration,
+        versions=versions(),
+    )  # fmt: skip
+    rates = {name: row for name, row in values.items() if name != "one outstanding"}
+    latency = {"one outstanding": _part(values, "one outstanding", "latency")}
+    _print(result, [_rates(f"bare loop, {transport.value}", rates), _latencies(latency)], as_json=as_json)
+
+
+@app.command(name="ordering")
+def ordering_command(
+    sites: Sites = 3,
+    size: Size = 1024,
+    senders: Senders = "1",
+    qos: Annotated[
+        str, typer.Option(help="majority, total, totally_ordered, source_ordered, or k=N.")
+    ] = "majority",
+    transport: Way = Transport.UNICAST,
+    sealed: Sealed = False,
+    seconds: Seconds = 1.0,
+    rounds: Annotated[
+        int, typer.Option(min=1, max=100, help="Everything so often, in turn; the medians are shown.")
+    ] = 3,
+    batch: Annotated[int, typer.Option(min=0, help="Messages in one submit call; 0: a packet's worth.")] = 0,
+    window: Window = None,
+    members: Annotated[
+        str, typer.Option(help="Instead: packets and CPU per message for groups of these sizes, as 3,5,8.")
+    ] = "",
+    pin: Pin = Placement.FREE,
+    as_json: AsJson = False,
+) -> None:
+    """The engine in real processes, with raw sockets and the bare loop measured in the same run.
+
+    Every member's application receives every message's bytes and hashes them; the hashes are compared.
+    Rates are those of the slowest member. Latency runs from the submit call to the delivery at the
+    sender, under load and with one message outstanding.
+
+    [bold]Examples[/bold]
+
+      rsm bench ordering                             1 KiB messages from one of three sites
+
+      rsm bench ordering --size 16 --senders all     small ones, from all
+
+      rsm bench ordering --batch 1                   one message to the call
+
+      rsm bench ordering --transport multicast       as root, in a namespace of its own
+
+      rsm bench ordering --members 3,5,8             what a larger group costs
+    """
+    plan = _plan(
+        sites, size, senders, seconds, qos, transport, sealed=sealed, batch=batch, window=window, pin=pin
+    )
+    if members:
+        counts = list(_numbers("--members", members, 2, 16))
+        with _shown() as step:
+            result = ordering.by_members(plan, counts, step, _nothing)
+        rows = {f"{count} members": row for count, row in result.values.items()}
+        _print(result, [_rates(f"{size} B by group size", rows)], as_json=as_json)
+        return
+    with _shown() as step:
+        result = ordering.compare(plan, rounds, step, _nothing)
+    values = result.values
+    rates = {
+        "raw sockets": values["raw"],
+        "raw sockets, whole packets": values["raw_packets"],
+        "bare loop": values["bare"],
+        "the ring": values["ring"],
+    }
+    waits = {
+        "raw round trip": values["raw_round_trip"],
+        "bare loop, one outstanding": _part(values, "bare_one_outstanding", "latency"),
+        "the ring, one outstanding": _part(values, "ring_one_outstanding", "latency"),
+        "the ring under load": _part(values, "ring", "latency"),
+    }
+    seal = "sealed" if sealed else "plain"
+    title = f"{size} B, {plan.senders} of {sites} sending, {qos}, {transport.value}, {seal}"
+    _print(result, [_rates(title, rates), _latencies(waits)], as_json=as_json)
+
+
+@app.command(name="failover")
+def failover_command(
+    sites: Annotated[int, typer.Option(min=3, max=16, help="Processes in the group.")] = 3,
+    losses: Annotated[
+        str, typer.Option(help="kill (SIGKILL), stop (SIGSTOP), link (pulled; needs root); commas between.")
+    ] = "kill,stop",
+    repetitions: Annotated[int, typer.Option("--repeat", min=1, max=1000, help="Of each kind of loss.")] = 5,
+    calm: Annotated[
+        float,
+        typer.Option(
+            min=0, max=3600, help="Instead: full load for so many seconds; counts false suspicions."
+        ),
+    ] = 0.0,
+    sealed: Sealed = False,
+    pin: Pin = Placement.FREE,
+    as_json: AsJson = False,
+) -> None:
+    """How long messages stop when a site is lost, with default settings.
+
+    All sites submit at a steady pace; one is killed, stopped or cut off. Shown are the times until
+    messages flow again and until the site is out of the ring, at the slower survivor. With --calm
+    nothing is broken: the exit code is 1 if any site was suspected all the same.
+    """
+    if calm:
+        plan = OrderingPlan(sites=sites, senders=sites, seconds=calm, sealed=sealed, placement=pin)
+        with _shown() as step:
+            result = failover.calm(plan, step, _nothing)
+        _print(
+            result, [_rates(f"full load for {calm:g} s", {"the ring": dict(result.values)})], as_json=as_json
+        )
+        changes = result.values["view_changes"]
+        if not as_json:
+            console.print(f"view changes: {changes}", style="red" if changes else "green")
+            console.print(
+                f"timers were late by up to {_cell(result.values, 'loop_late_max_ms')} ms, of which"
+                f" {_cell(result.values, 'loop_busy_max_ms')} ms can be the site's own work",
+                style="dim",
+            )
+        raise typer.Exit(FAILED if changes else 0)
+    try:
+        kinds = tuple(Loss(word) for word in losses.split(","))
+    except ValueError:
+        _refuse("--losses", f"{losses!r}: use some of {', '.join(Loss)}")
+    chosen = FailoverPlan(sites=sites, losses=kinds, repetitions=repetitions, sealed=sealed, placement=pin)
+    with _shown() as step:
+        result = failover.run(chosen, step, _nothing)
+    table = Table(title="milliseconds after the loss", title_justify="left")
+    table.add_column("")
+    names = ("flow_ms_median", "flow_ms_max", "out_ms_median", "out_ms_max")
+    for title in ("flow again, median", "worst", "out of the ring, median", "worst"):
+        table.add_column(title, justify="right")
+    for name, row in result.values.items():
+        table.add_row(name, *(_cell(row, cell) for cell in names))
+    _print(result, [table], as_json=as_json)
+
+
+@peers.command(name="corosync")
+def corosync_command(
+    sizes: Sizes = "16,1024,4096,59000",
+    seconds: Seconds = 0.7,
+    settings: Annotated[
+        str, typer.Option(help="Which of corosync's settings, separated by semicolons, or all.")
+    ] = ";".join(contest.DEFAULT_SETTINGS),
+    batch: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Messages in one of our submit calls; 0: a packet's worth. Corosync's takes one."
+        ),
+    ] = 0,
+    kill: Annotated[bool, typer.Option("--kill", help="Also: kill a member, time to the new view.")] = False,
+    sealed: Sealed = False,
+    window: Window = None,
+    pin: Pin = Placement.FREE,
+    as_json: AsJson = False,
+) -> None:
+    """Corosync and our ring, three members each, side by side. Needs root, corosync and libcpg.
+
+    Three corosync daemons run in network namespaces of their own, joined by a bridge; our ring runs on a
+    bridge of the same make. Nothing is installed, nothing outside the namespaces is touched, and
+    everything is gone afterwards. Where a C compiler is found, corosync's applications are in C.
+    """
+    names = tuple(SETTINGS) if settings == "all" else tuple(name.strip() for name in settings.split(";"))
+    plan = contest.ContestPlan(
+        sizes=_numbers("--sizes", sizes, raw.SIZE_MIN, ordering.SIZE_MAX),
+        seconds=seconds,
+        settings=names,
+        batch=batch,
+        kill=kill,
+        sealed=sealed,
+        placement=pin,
+        ring=Settings(window_bytes=window),
+    )
+    started = time.monotonic()
+    with _shown() as step:
+        result = contest.run(plan, step, _nothing)
+    if as_json:
+        _print(result, [], as_json=True)
+    else:
+        console.print(_contest_table(plan, result))
+        spoken = result.parameters["corosync_applications"]
+        console.print(
+            f"corosync {result.versions['corosync']}, applications in {spoken};"
+            f" took {time.monotonic() - started:.0f} s",
+            markup=False,
+            style="dim",
+        )
+
+
+def _contest_table(plan: contest.ContestPlan, result: Result) -> Table:
+    table = Table(title="messages/s at the slowest member", title_justify="left")
+    table.add_column("")
+    for name in result.values:
+        table.add_column(name, justify="right")
+    table.add_column("our best to theirs", justify="right")
+    rows = list(result.values.values())
+    for size, senders in plan.loads:
+        case = str(contest.Case(size, senders))
+        table.add_row(
+            case,
+            *(_cell(row, case, "messages_per_s") for row in rows),
+            _cell(result.ratios.get(f"rate, {case}")),
+        )
+    for percent in ("p50_us", "p99_us"):
+        name = f"one outstanding, {percent}"
+        cells = (_cell(row, "one outstanding", "latency", percent) for row in rows)
+        table.add_row(name, *cells, _cell(result.ratios.get(name)))
+    if plan.kill:
+        cells = (_cell(row, "killed_to_new_view_s") or "rsm bench failover" for row in rows)
+        table.add_row("killed → new view, s", *cells, "")
+    return table
