@@ -1,7 +1,6 @@
 """One site of a measured group: a driver, a membership, and an application that hashes what it is given."""
 
 import asyncio
-import importlib
 import logging
 import time
 from collections import deque
@@ -10,12 +9,13 @@ from typing import Any
 
 import msgspec
 
-from bench.errors import BenchError, NotAvailable
+from bench.errors import BenchError
 from bench.wire import Content
 from bench.workers import Link
 from ordering import Config, Deliver, EndMembership, InstallView, Retract, View
 from ordering.driver import Driver, Group, Notice, Stopped
 from ordering.qos import Level, Qos, parse_qos
+from ordering.sealing import Keyring
 from ordering.transports.multicast import MulticastSettings
 from ordering.views import SiteId
 
@@ -50,20 +50,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if self.window_bytes is not None:
             chosen["window_bytes"] = self.window_bytes
         return Config(group=GROUP, founders=founders, **chosen)
-
-
-def check_sealing() -> None:
-    _keyring()
-
-
-def _keyring() -> Any:
-    try:
-        sealing = importlib.import_module("ordering.sealing")
-    except ImportError as error:
-        raise NotAvailable(
-            f"sealed datagrams need a package that is missing ({error}); use --plain"
-        ) from None
-    return sealing.Keyring((_KEY,))
 
 
 async def heard(link: Link) -> Any:
@@ -101,7 +87,7 @@ class Member:
         logging.getLogger("ordering").setLevel(logging.ERROR)  # that it is insecure is known here
         self.driver = await Driver.open(
             bind=f"{network.hosts[self.me]}:0",
-            keyring=_keyring() if network.sealed else None,
+            keyring=Keyring((_KEY,)) if network.sealed else None,
             insecure=not network.sealed,
             multicast=multicast,
         )
