@@ -106,10 +106,14 @@ from ordering.effects import (
     EndMembership,
     InstallView,
     LevelReached,
+    LockGranted,
+    LockLost,
+    LockRefused,
     Multicast,
     RequestState,
     Retract,
     SetTimer,
+    Tick,
     Unicast,
 )
 from ordering.engine import Engine
@@ -119,6 +123,7 @@ from ordering.errors import (
     GroupError,
     InvariantViolation,
     KTooLarge,
+    LockError,
     MembershipError,
     MessageTooLarge,
     NoPrimary,
@@ -132,11 +137,14 @@ from ordering.events import (
     ChangeRequested,
     Event,
     ForkRequested,
+    LockReleased,
+    LockRequested,
     PacketsReceived,
     Started,
     StateTransferred,
     SubmitRequested,
     TimerFired,
+    WallClockSet,
 )
 from ordering.groups import Groups, InGroup, Outcome
 from ordering.packets import ChangeKind, Packet
@@ -151,7 +159,7 @@ from ordering.qos import (
     Qos,
     k_resilient,
 )
-from ordering.views import Member, SiteId, View, ViewId
+from ordering.views import Lock, LockTable, Member, Owner, SiteId, View, ViewId
 
 __all__ = [
     "MAJORITY",
@@ -183,6 +191,14 @@ __all__ = [
     "KTooLarge",
     "Level",
     "LevelReached",
+    "Lock",
+    "LockError",
+    "LockGranted",
+    "LockLost",
+    "LockRefused",
+    "LockReleased",
+    "LockRequested",
+    "LockTable",
     "Member",
     "MembershipError",
     "MessageTooLarge",
@@ -192,6 +208,7 @@ __all__ = [
     "OrderingError",
     "Outcome",
     "Overloaded",
+    "Owner",
     "Packet",
     "PacketsReceived",
     "Qos",
@@ -203,10 +220,12 @@ __all__ = [
     "StateTransferred",
     "SubmitError",
     "SubmitRequested",
+    "Tick",
     "TimerFired",
     "Unicast",
     "UnknownQos",
     "View",
     "ViewId",
+    "WallClockSet",
     "k_resilient",
 ]

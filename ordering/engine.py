@@ -19,27 +19,33 @@ from ordering.events import (
     ChangeRequested,
     Event,
     ForkRequested,
+    LockReleased,
+    LockRequested,
     PacketsReceived,
     Started,
     StateTransferred,
     SubmitRequested,
     TimerFired,
+    WallClockSet,
 )
 from ordering.fork import Fork
 from ordering.kin import ROLL_CALL
 from ordering.lanes import Lanes
+from ordering.lock_requests import LockRequests
 from ordering.membership import Membership
+from ordering.orderer import Orderer
 from ordering.packets import ChangeKind, Order, Packet, Standing
 from ordering.recovery import Recovery
 from ordering.removal import Removal
 from ordering.retransmission import Retransmission, block_packet
 from ordering.rtt import RoundTrip
+from ordering.self_suspicion import WAKING, SelfSuspicion
 from ordering.site import Site, Timer
 from ordering.state import LEGAL_PACKETS, MOVES, RING, State
 from ordering.submission import Submission
 from ordering.token import Token
 from ordering.transfer import Transfer
-from ordering.views import Member, SiteId, View, ViewId, majority_of
+from ordering.views import Member, View, ViewId
 
 # Who is in no chain yet can ask to be let in, or whether there is a group at all; nothing else.
 _FROM_OUTSIDE = (p.Hello, p.ListChangeRequest)
@@ -47,6 +53,10 @@ _FROM_OUTSIDE = (p.Hello, p.ListChangeRequest)
 
 def _nothing_new(_: p.ChainAlive) -> None:
     """Our own chain lives: we know."""
+
+
+def _time_has_come() -> None:
+    """The token site that is woken orders what is due as it settles."""
 
 
 class Engine:
@@ -64,7 +74,10 @@ class Engine:
         self.retransmission = Retransmission(site, self.rtt, self.transfer)
         self.lanes = Lanes(site, self.rtt)
         self.submission = Submission(site, self.detection, self.lanes, self.rtt)
-        self.delivery = DeliveryCursor(site)
+        self.locks = LockRequests(site)
+        self.delivery = DeliveryCursor(site, self.locks)
+        self.orderer = Orderer(site, self.discipline, self.membership, self.locks)
+        self.doubt = SelfSuspicion(site, self.detection, self.rtt, self.recovery.start_poll)
         self.birth = Birth(site)
         self.fork = Fork(site, self.detection, self.recovery)
         self.token = Token(site, self.detection, self.rtt, self._check_suspects)
@@ -91,6 +104,7 @@ class Engine:
             p.DataConfirm: self.lanes.on_confirm,
             p.Orphan: self.fork.on_orphan,
             p.ChainAlive: _nothing_new,
+            p.LockRequest: self.locks.on_request,
         }
         self._timers = {
             Timer.DATA: self.submission.fire,
@@ -105,6 +119,9 @@ class Engine:
             Timer.LANE: self.lanes.fire,
             Timer.FORK: self._fire_fork,
             Timer.LOST: self.removal.fire,
+            Timer.WAKING: self.doubt.fire,
+            Timer.LOCK: self.locks.fire,
+            Timer.TICK: _time_has_come,
         }
 
     # -- the door --------------------------------------------------------------------------------
@@ -123,6 +140,7 @@ class Engine:
         if site.state is State.GONE and not isinstance(event, SubmitRequested):
             return site.out
         before = site.state
+        self.doubt.notice(self._wake_at)
         match event:
             case PacketsReceived(packets):
                 for packet in packets:
@@ -141,6 +159,12 @@ class Engine:
                 self._on_state(ts)
             case ForkRequested():
                 self._force_fork()
+            case LockRequested(name, lease_ms):
+                self.locks.request(name, lease_ms)
+            case LockReleased(name):
+                self.locks.release(name)
+            case WallClockSet(offset):
+                site.clock.offset = offset
         self._settle()
         self._move(before)
         return site.out
@@ -237,6 +261,7 @@ class Engine:
         site.count("leaps")
         self.delivery.leap(position)
         site.queue.leap(position)
+        site.clock.placed_at = site.now
         new_epoch = position.epoch > site.epoch
         if new_epoch:
             site.epoch = position.epoch
@@ -246,6 +271,7 @@ class Engine:
             self.recovery.enter_epoch()
             self._leave_epoch()
             self.detection.enter_epoch()
+            self.doubt.enter_epoch()
         site.stability.leap(position.ts, new_epoch=new_epoch)
         site.note_addresses()
         self.lanes.enter_view()
@@ -323,7 +349,7 @@ class Engine:
             return isinstance(packet, p.Data | p.Ack | p.NewList | p.Collected | p.NotMember | p.Nack)
         if member is not None:
             self.retransmission.help_laggard(head.sender, head.epoch)
-        return isinstance(packet, p.Data | p.Nack | p.ListChangeRequest)
+        return isinstance(packet, p.Data | p.Nack | p.ListChangeRequest | p.LockRequest)
 
     def _on_outsider(self, packet: Packet) -> None:
         """The sender is in no view we know: it may be newer than we are, or out (R17)."""
@@ -409,6 +435,7 @@ class Engine:
         site.descent = descent
         site.epoch = epoch
         site.begin_chain(ts)
+        site.clock.placed_at = site.now
         if head.epoch == epoch:  # a later epoch's statements do not count in this one (R3)
             site.stability.note(head)
         site.state = State.NOT_TOKEN_SITE
@@ -478,7 +505,9 @@ class Engine:
         self.removal.start()
 
     def _on_poll_reply(self, packet: p.PollReply) -> None:
-        if packet.round > ROLL_CALL:
+        if packet.round > WAKING:
+            self.doubt.on_reply(packet)
+        elif packet.round > ROLL_CALL:
             self.fork.kin.on_roll_call(packet)
         else:
             self.recovery.on_poll_reply(packet)
@@ -508,11 +537,13 @@ class Engine:
         site.queue.add_block(order, site.config.horizon)
         placed = site.queue.next_complete()
         assert placed is order
+        site.clock.placed_at = site.now
         self.token.forget()
         if not site.view.has(site.me):
             self._end(self.membership.ending())
             return
         self.detection.enter_epoch()
+        self.doubt.enter_epoch()
         self.fork.installed()
         site.note_addresses()
         self.lanes.enter_view()
@@ -537,7 +568,7 @@ class Engine:
                 self._install(decision)
                 continue
             self._update_levels()
-            if not site.holds_token() or not self._order():
+            if not site.holds_token() or self.doubt.doubting or not self._order():
                 break
             sent = True
         if site.state is State.GONE:
@@ -571,6 +602,7 @@ class Engine:
                 if not site.view.has(site.me):
                     site.arm(Timer.REQUEST, 1)
         if moved:
+            site.clock.placed_at = site.now
             self.detection.progress()
             self.recovery.caught_up()
 
@@ -582,19 +614,11 @@ class Engine:
             site.stability.update(site.view, site.queue.frontier)
 
     def _order(self) -> bool:
-        """We are the token site: order a membership change, data, or nothing; or rest."""
+        """We are the token site: order what there is, or rest."""
         site = self.site
         before = site.view
-        ts = site.queue.frontier + 1
-        next_site = self.discipline.next_site
-        view = self.membership.next_view(ts)
-        if view is not None:
-            order = Order(site.epoch, ts, site.me, next_site(view), view=view, vector=self._vector(view))
-        elif runs := site.queue.orderable(before, site.config.block_messages):
-            order = Order(site.epoch, ts, site.me, next_site(before), runs)
-        elif self.discipline.wants_null():
-            order = Order(site.epoch, ts, site.me, next_site(before))
-        else:
+        order = self.orderer.next_block()
+        if order is None:
             self.token.rest()
             return False
         site.queue.add_block(order, site.config.horizon)
@@ -602,14 +626,10 @@ class Engine:
         self._update_levels()
         addresses = {m.address: None for v in (before, site.view) for m in v.members}
         site.multicast_to(tuple(addresses), block_packet(site, order))
-        if view is not None:
+        if order.view is not None:
             self.membership.note_order(before, order)
         self.token.hand_over(order)
         return True
-
-    def _vector(self, view: View) -> tuple[tuple[SiteId, int], ...]:
-        ordered = dict(self.site.queue.vector())
-        return tuple((member.site, ordered.get(member.site, 0)) for member in view.members)
 
     def _collect(self) -> None:
         site = self.site
@@ -626,6 +646,7 @@ class Engine:
         if membership.leaving and not self.submission.pending and site.view.has(site.me):
             membership.want(ChangeKind.LEAVE, site.member)
         membership.follow_view()
+        self.locks.follow_view()
 
     # -- time ------------------------------------------------------------------------------------
 
@@ -641,20 +662,10 @@ class Engine:
     def _fire_recovery(self) -> None:
         """A birth that cannot come about, for a founder died in it, is tried anew under new boots."""
         site = self.site
-        if site.epoch == 0 and self._birth_has_failed():
+        if site.epoch == 0 and self.birth.has_failed(self.recovery):
             self._end(Ending.UNBORN)
         else:
             self.recovery.fire()
-
-    def _birth_has_failed(self) -> bool:
-        view = self.site.view
-        if self.birth.is_void(view):
-            return True
-        renewed = self.birth.renewed(view)
-        if renewed > 0 and self.recovery.nothing_accepted():
-            return True
-        # With a majority of its founders the chain itself has died, decided or not.
-        return renewed > len(view.members) - majority_of(view.electorate)
 
     def _fire_passive(self) -> None:
         """Passive detector (iRBP §4.1): no progress, nobody in particular."""

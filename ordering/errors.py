@@ -10,6 +10,7 @@
     │   ├── NoPrimary           this site cannot reach a majority
     │   └── Overloaded          the send window is full
     ├── MembershipError         a membership change that cannot be asked for
+    ├── LockError               a lock that cannot be asked for
     ├── GroupError              a group that cannot be opened here, or is not open
     ├── DecodeError             a datagram that is not one of ours (drivers count it and drop it)
     └── InvariantViolation      the engine found itself in an impossible state: stop the replica
@@ -56,6 +57,10 @@ class Overloaded(SubmitError):
 
 class MembershipError(OrderingError):
     """A membership change that makes no sense at this site."""
+
+
+class LockError(OrderingError):
+    """A lock that cannot be asked for here, or now; the message names the way out."""
 
 
 class GroupError(OrderingError):

@@ -20,6 +20,7 @@ import msgspec
 from ordering.config import MS
 from ordering.detection import Detection
 from ordering.disciplines import Discipline
+from ordering.locks import with_locks
 from ordering.packets import (
     NO_BALLOT,
     Ballot,
@@ -34,6 +35,7 @@ from ordering.packets import (
 )
 from ordering.rtt import RoundTrip
 from ordering.site import Site, Timer
+from ordering.slot_time import agreed_start
 from ordering.views import SiteId, View, ViewId
 
 POLL_ROUNDS = 6
@@ -268,11 +270,13 @@ class Recovery:
         if self.site.me in ring:
             index = ring.index(self.site.me)
             ring = ring[index:] + ring[:index]
-        next_view = View(ViewId(self.site.epoch + 1, 0), view.members, view.electorate, ring)
+        epoch, ts = self.site.epoch + 1, best.frontier + 1
+        # The time stands still over a view change: an install is no orderer's, and its clock nobody's.
+        time = best.time if best.frontier else agreed_start([vote.time for vote in self._votes.values()])
+        next_view = View(ViewId(epoch, 0), view.members, view.electorate, ring)
+        next_view = with_locks(next_view, view.locks, ts, time)
         first = self.discipline.first_site(ring)
-        return Order(
-            self.site.epoch + 1, best.frontier + 1, self.site.me, first, view=next_view, vector=best.vector
-        )
+        return Order(epoch, ts, self.site.me, first, view=next_view, vector=best.vector, time=time)
 
     def on_ack_new_list(self, ack: RecoveryAckNewList) -> None:
         if self.initiating and ack.ballot == self.ballot and self.proposal is not None:
@@ -337,10 +341,18 @@ class Recovery:
             self.accepted_ballot,
             self.accepted,
             site.queue.frontier,
-            site.view,
+            self._view_with_locks(),
             site.stability.joint(site.view),
             site.queue.vector(),
+            site.queue.time if site.queue.frontier else site.clock.wall(site.now),
         )
+
+    def _view_with_locks(self) -> View:
+        """A fork's view is its leader's, who may be behind us: the locks are those at our frontier."""
+        view, at_frontier = self.site.view, self.site.queue.views[-1][1]
+        if view is at_frontier:
+            return view
+        return msgspec.structs.replace(view, locks=at_frontier.locks)
 
     def on_new_list(self, proposal: RecoveryNewList) -> None:
         if proposal.ballot < self.promised:

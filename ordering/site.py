@@ -12,6 +12,7 @@ from ordering.effects import Effect, Multicast, Unicast
 from ordering.naming import group_id
 from ordering.ordering_queue import OrderingQueue
 from ordering.packets import Confirm, Descent, Head, Packet
+from ordering.slot_time import SlotClock
 from ordering.stability import Stability
 from ordering.state import State
 from ordering.views import Member, SiteId, View
@@ -34,6 +35,9 @@ class Timer(IntEnum):
     LANE = 9
     FORK = 10
     LOST = 11
+    WAKING = 12
+    LOCK = 13
+    TICK = 14
 
 
 class Site:
@@ -55,6 +59,7 @@ class Site:
         self.fenced = False
         self.decided = False  # the install that ends this epoch is known, its slots not all here
         self.queue = OrderingQueue()
+        self.clock = SlotClock()
         self.stability = Stability()
         self.addresses: dict[SiteId, str] = {}  # of members, and of some who no longer are
         self.deadlines: dict[Timer, int] = {}

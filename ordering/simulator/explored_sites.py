@@ -163,6 +163,7 @@ def react(
 ) -> tuple[tuple[tuple[str, Packet], ...], tuple[str, ...]] | None:
     """Handle an event and judge what this site alone did; None if it refuses a submission."""
     site = engine.site
+    engine._wake_at = 0  # lateness is the search's way to let time pass, not a pause of this site
     fenced = site.epoch if site.fenced and not site.outside else None
     problems: list[str] = []
     try:
@@ -294,6 +295,9 @@ REDUCED: Final[dict[tuple[str, str], Callable[[Any], Any]]] = {
     ("Site", "rng"): _nothing,
     ("Site", "config"): _nothing,
     ("Site", "counters"): _nothing,
+    ("SlotClock", "placed_at"): _nothing,
+    ("LockRequests", "_expiry"): _nothing,
+    ("SelfSuspicion", "_see_no_progress"): _nothing,
     ("Site", "deadlines"): sorted,  # which timers are armed
     ("RoundTrip", "srtt"): _nothing,
     ("RoundTrip", "_variance"): _nothing,
