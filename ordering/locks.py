@@ -138,10 +138,7 @@ def restate(table: LockTable, statement: LockStatement, time: int) -> LockTable:
         return table
     wishes = {wish.name: wish for wish in statement.wishes}
     locks = {lock.name: _heed(lock, owner, wishes.get(lock.name), last, time) for lock in table.locks}
-    size = _table_bytes(locks, table)
-    for wish in statement.wishes:
-        if wish.number > last:
-            size = _queue(locks, wish, owner, size)
+    _admit(locks, statement, last, _table_bytes(locks, table))
     versions = (*(entry for entry in table.versions if entry[0] != owner), (owner, statement.version))
     return LockTable(tuple(locks.values()), versions)
 
@@ -157,6 +154,14 @@ def _heed(lock: Lock, owner: Owner, wish: Wish | None, last: int, time: int) -> 
             holder = Claim(owner, holder.number, wish.lease_ms)
             expires = _end_of_lease(holder, time)
     return Lock(lock.name, holder, fence, expires, queue)
+
+
+def _admit(locks: dict[LockName, Lock], statement: LockStatement, last: int, size: int) -> None:
+    """Take in what is new since version ``last``. Whatever was wished for before has had its turn: where
+    it neither has the lock nor waits for it, it has ended."""
+    for wish in statement.wishes:
+        if wish.number > last:
+            size = _queue(locks, wish, statement.owner, size)
 
 
 def _queue(locks: dict[LockName, Lock], wish: Wish, owner: Owner, size: int) -> int:

@@ -29,15 +29,18 @@ class SlotClock:
 
     def stamp(self, previous: int, now: int) -> int:
         """The time of a block ordered now behind one of time ``previous``."""
+        wall = self.wall(now)
+        if not previous:
+            return wall  # nobody had a clock so far
         bound = previous + (now - self.placed_at) + STEP
-        return max(previous, min(self.wall(now), bound))
+        return max(previous, min(wall, bound))
 
     def wait(self, due: int, previous: int, now: int) -> int | None:
         """How long until a stamp reaches ``due``; None if it never will by itself."""
         if self.offset is None:
             return None
         bound = previous + (now - self.placed_at) + STEP
-        return max(due - (now + self.offset), due - bound, 1)
+        return max(due - self.wall(now), due - bound, 1)
 
 
 def agreed_start(clocks: list[int]) -> int:

@@ -18,8 +18,17 @@ from ordering.effects import (
     SetTimer,
     Unicast,
 )
-from ordering.errors import InvariantViolation, SubmitError
-from ordering.events import Event, PacketsReceived, Started, StateTransferred, SubmitRequested
+from ordering.errors import InvariantViolation, LockError, SubmitError
+from ordering.events import (
+    Event,
+    LockReleased,
+    LockRequested,
+    PacketsReceived,
+    Started,
+    StateTransferred,
+    SubmitRequested,
+    WallClockSet,
+)
 from ordering.packets import Packet
 from ordering.qos import Qos
 from ordering.simulator.checkers.base import Checker
@@ -33,6 +42,7 @@ TRANSFER_RETRY = 20 * MS
 RESTART_AFTER_END = 50 * MS
 REJOIN_AFTER_LEAVE = 1000 * MS
 PAUSE_BACKLOG_MAX = 20_000
+WALL_EPOCH = 1_700_000_000_000_000_000  # the wall-clock time at which a run begins
 
 
 class Cluster:
@@ -55,6 +65,7 @@ class Cluster:
         self.transfer_ms: tuple[int, ...] = (0,)  # how long a state may travel
         self.transfer_rng = Random(seed)
         self._next_site = 0
+        self.wall_errors: dict[str, int] | None = None  # how wrong each wall clock is; None: there are none
 
     def watch(self, listener: Checker) -> None:
         """Let one more observer see what happens from now on."""
@@ -68,6 +79,7 @@ class Cluster:
         member = Member(SiteId(self._next_site), self.rng.getrandbits(127) + 1, address)
         process = Process(self.config, member, Random(self.rng.getrandbits(64)))
         self.processes[address] = process
+        self.set_clock(process)
         self.handle(process, Started(founder and address in self.config.founders))
         return process
 
@@ -110,6 +122,16 @@ class Cluster:
         if process.timer_at > process.local_epoch:  # set by the old pace
             at = process.timer_at
             self.clock.at(process.real_time(at), lambda: self._tick(process, at))
+
+    def set_clock(self, process: Process) -> None:
+        """Tell a process its wall-clock time, right or wrong, as a host does that sees its clock set."""
+        if self.wall_errors is not None:
+            error = self.wall_errors.get(process.address, 0)
+            wall = self.true_wall(self.clock.now) + error
+            self.handle(process, WallClockSet(wall - process.local_time(self.clock.now)))
+
+    def true_wall(self, now: int) -> int:
+        return WALL_EPOCH + now
 
     def live(self) -> list[Process]:
         return [p for p in self.processes.values() if p.alive and p.ended is None]
@@ -237,6 +259,16 @@ class Cluster:
         self.clock.after(TRANSFER_RETRY, lambda: self._transfer(process, ts, donors))
 
     # -- the application -------------------------------------------------------------------------
+
+    def ask_lock(self, process: Process, event: LockRequested | LockReleased) -> LockError | None:
+        """Ask for a lock, or give it back, as an application would."""
+        if process.paused:
+            return None
+        try:
+            self.handle(process, event)
+        except LockError as refusal:
+            return refusal
+        return None
 
     def submit(self, process: Process, messages: tuple[bytes, ...], qos: Qos) -> SubmitError | None:
         """Submit as an application would; a refusal is an answer, not a failure."""

@@ -40,11 +40,13 @@ class FaultKind(StrEnum):
     RIVALS = "rival initiators"
     LOST_MAJORITY = "majority lost"
     LATE_FOUNDER = "late founder"
+    CLOCK_SET = "wall clock set wrong"
 
 
 LIGHT_KINDS = (FaultKind.LOSS, FaultKind.DUPLICATION, FaultKind.REORDERING, FaultKind.DELAY)
-# A restart follows a crash and a late founder is part of the birth; they are not drawn later on.
-DRAWN_KINDS = tuple(kind for kind in FaultKind if kind not in (FaultKind.RESTART, FaultKind.LATE_FOUNDER))
+# A restart follows a crash, a late founder is part of the birth, and clocks have a life of their own.
+_UNDRAWN = (FaultKind.RESTART, FaultKind.LATE_FOUNDER, FaultKind.CLOCK_SET)
+DRAWN_KINDS = tuple(kind for kind in FaultKind if kind not in _UNDRAWN)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
