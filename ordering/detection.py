@@ -66,7 +66,9 @@ class Detection:
             self.duties[debtor] = Duty(self.site.now, self.site.stability.received.get(debtor, 0))
 
     def forgive(self) -> None:
-        """We slept: whoever owes us an answer may have given it long ago, and has all its time again."""
+        """We slept: whoever owes us an answer may have given it long ago, and has all its time again; and
+        that we saw no progress says nothing of the ring."""
+        self.progress()
         for duty in self.duties.values():
             duty.since = duty.moved_at = self.site.now
 

@@ -277,8 +277,8 @@ class RecoveryStart(msgspec.Struct, frozen=True, tag=13, array_like=True):
 
 
 class RecoveryVote(msgspec.Struct, frozen=True, tag=14, array_like=True):
-    """The promise: what was accepted, and how far this site holds the order. The slot time is that of the
-    frontier; before there is any order, the voter's own clock. The view has the locks at the frontier."""
+    """The promise: what was accepted, and how far this site holds the order; the view has the locks there.
+    ``time`` is the slot time this voter would give to a block behind its frontier."""
 
     head: Head
     ballot: Ballot

@@ -35,7 +35,7 @@ from ordering.packets import (
 )
 from ordering.rtt import RoundTrip
 from ordering.site import Site, Timer
-from ordering.slot_time import agreed_start
+from ordering.slot_time import agreed_time
 from ordering.views import SiteId, View, ViewId
 
 POLL_ROUNDS = 6
@@ -271,8 +271,7 @@ class Recovery:
             index = ring.index(self.site.me)
             ring = ring[index:] + ring[:index]
         epoch, ts = self.site.epoch + 1, best.frontier + 1
-        # The time stands still over a view change: an install is no orderer's, and its clock nobody's.
-        time = best.time if best.frontier else agreed_start([vote.time for vote in self._votes.values()])
+        time = agreed_time([v.time for v in self._votes.values() if v.frontier == best.frontier])
         next_view = View(ViewId(epoch, 0), view.members, view.electorate, ring)
         next_view = with_locks(next_view, view.locks, ts, time)
         first = self.discipline.first_site(ring)
@@ -344,7 +343,7 @@ class Recovery:
             self._view_with_locks(),
             site.stability.joint(site.view),
             site.queue.vector(),
-            site.queue.time if site.queue.frontier else site.clock.wall(site.now),
+            site.clock.stamp(site.queue.time, site.now),
         )
 
     def _view_with_locks(self) -> View:

@@ -43,7 +43,8 @@ class SlotClock:
         return max(due - self.wall(now), due - bound, 1)
 
 
-def agreed_start(clocks: list[int]) -> int:
-    """The time of a group's first slot: the median of its founders' clocks, so that no single one decides."""
-    known = sorted(clock for clock in clocks if clock)
+def agreed_time(stamps: list[int]) -> int:
+    """The time of an install: the median of what voters with the same last block would stamp, so that no
+    single clock decides. None of them goes back behind that block. 0 stands for no clock."""
+    known = sorted(stamp for stamp in stamps if stamp)
     return known[(len(known) - 1) // 2] if known else 0

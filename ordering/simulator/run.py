@@ -54,7 +54,7 @@ class Tally(Checker):
         self.applied.add(ts)
 
     def on_effect(self, process: Process, effect: Effect, now: int) -> None:
-        if isinstance(effect, InstallView):
+        if isinstance(effect, InstallView) and not effect.locks_only:
             self.views.add((effect.chain, effect.view.id.epoch, effect.view.id.revision))
 
 
