@@ -34,7 +34,7 @@ WISHES_MAX = 64
 # A promise carries two views, so a table must fit into a datagram more than twice.
 TABLE_BYTES_MAX = 16_384
 LEASE_MS_MAX = 30 * 24 * 3600 * 1000
-CLAIM_BYTES = 40  # of a claim, or of a lock without its name and queue, on the wire at most
+CLAIM_BYTES = 48  # of a claim, or of a lock without its name and queue, on the wire at most
 
 
 def with_locks(view: View, table: LockTable, ts: int, time: int) -> View:

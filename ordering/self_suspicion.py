@@ -39,6 +39,7 @@ class SelfSuspicion:
         self.rtt = rtt
         self.doubting = False
         self._see_no_progress = see_no_progress
+        self._noticed = 0  # the timer that told us of our last pause: once is enough
         self._round = WAKING
         self._tries = 0
         self._awake: dict[SiteId, None] = {}
@@ -46,8 +47,10 @@ class SelfSuspicion:
     def notice(self, wake_at: int) -> None:
         """Something happens, and the timer of ``wake_at`` has not fired yet: how late is it?"""
         site = self.site
-        if not wake_at or site.now - wake_at <= site.config.suspect_ms * MS or site.state not in RING:
+        late = wake_at and site.now - wake_at > site.config.suspect_ms * MS
+        if not late or wake_at == self._noticed or site.state not in RING:
             return
+        self._noticed = wake_at
         site.count("self-suspicions")
         self.detection.forgive()
         self.doubting = True

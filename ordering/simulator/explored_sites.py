@@ -298,6 +298,7 @@ REDUCED: Final[dict[tuple[str, str], Callable[[Any], Any]]] = {
     ("SlotClock", "placed_at"): _nothing,
     ("LockRequests", "_expiry"): _nothing,
     ("SelfSuspicion", "_see_no_progress"): _nothing,
+    ("SelfSuspicion", "_noticed"): _nothing,
     ("Site", "deadlines"): sorted,  # which timers are armed
     ("RoundTrip", "srtt"): _nothing,
     ("RoundTrip", "_variance"): _nothing,
