@@ -137,7 +137,7 @@ class Engine:
             raise InvariantViolation(f"time went back from {site.now} to {now}")
         site.now = now
         site.out = []
-        if site.state is State.GONE and not isinstance(event, SubmitRequested):
+        if site.state is State.GONE and not isinstance(event, SubmitRequested | LockRequested):
             return site.out
         before = site.state
         self.doubt.notice(self._wake_at)

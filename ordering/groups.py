@@ -32,7 +32,7 @@ the time.
 
 A group whose engine raises is stopped and takes nothing with it: its half-made effects are dropped, as
 if its site had crashed before the event, and its ``Outcome`` says why. The other groups of the same
-drain have been, or will be, handled as ever. Only a refusal (``SubmitError``, ``MembershipError``) of
+drain have been, or will be, handled as ever. Only a refusal (``SubmitError``, ``MembershipError``, ``LockError``) of
 a local event goes to its caller; it changed nothing. After the error a group answers as one whose
 membership has ended, until it is closed.
 
@@ -50,22 +50,34 @@ import msgspec
 from ordering.config import Config
 from ordering.effects import Effect, SetTimer
 from ordering.engine import Engine
-from ordering.errors import GroupError, InvariantViolation, MembershipError, NotMember, SubmitError
+from ordering.errors import GroupError, InvariantViolation, LockError, MembershipError, NotMember, SubmitError
 from ordering.events import (
     ChangeRequested,
     Event,
     ForkRequested,
+    LockReleased,
+    LockRequested,
     PacketsReceived,
     Started,
     StateTransferred,
     SubmitRequested,
     TimerFired,
+    WallClockSet,
 )
 from ordering.packets import Head, Packet
 from ordering.state import State
 from ordering.views import Member
 
-LocalEvent: TypeAlias = Started | SubmitRequested | ChangeRequested | ForkRequested | StateTransferred
+LocalEvent: TypeAlias = (
+    Started
+    | SubmitRequested
+    | ChangeRequested
+    | ForkRequested
+    | StateTransferred
+    | LockRequested
+    | LockReleased
+    | WallClockSet
+)
 
 
 class InGroup(msgspec.Struct, frozen=True):
@@ -107,7 +119,7 @@ class _Hosted(msgspec.Struct):
         return self.engine.site.group
 
 
-_REFUSALS: Final = (SubmitError, MembershipError)
+_REFUSALS: Final = (SubmitError, MembershipError, LockError)
 _DROPS: Final = {State.IDLE: "dropped: group not started", State.GONE: "dropped: group ended"}
 _STOPPED: Final = "dropped: group stopped"
 _NOT_OPEN: Final = "dropped: group not open"
@@ -230,10 +242,11 @@ class Groups:
         """A stopped group answers as one whose membership has ended."""
         if hosted.error is None:
             return self._run(hosted, event, _REFUSALS)
+        stopped = f"group {hosted.name!r}: stopped by {hosted.error!r}; close it, and open it with a new boot"
         if isinstance(event, SubmitRequested):
-            raise NotMember(
-                f"group {hosted.name!r}: stopped by {hosted.error!r}; close it, and open it with a new boot"
-            )
+            raise NotMember(stopped)
+        if isinstance(event, LockRequested):
+            raise LockError(stopped)
         return Outcome(hosted.name, [])
 
     def _run(self, hosted: _Hosted, event: Event, refusals: tuple[type[Exception], ...] = ()) -> Outcome:

@@ -126,6 +126,8 @@ class LockRequests:
         known = self.statements.get(owner)
         if known is None or known.version < statement.version:
             self.statements[owner] = statement
+            if len(self.statements) > len(site.view.electorate):
+                self._drop_settled()
         tail = site.queue.tail
         if not request.forwarded and tail is not None and tail.next_site != site.me:
             site.unicast(tail.next_site, LockRequest(site.head(), statement, forwarded=True))
@@ -135,6 +137,10 @@ class LockRequests:
         owner = statement.owner
         known = owner.site in view.electorate and is_sound(owner, view)
         return known and statement.version > view.locks.version(owner)
+
+    def _drop_settled(self) -> None:
+        """Keep what still counts: at most one statement of each voter."""
+        self.statements = {o: said for o, said in self.statements.items() if self._counts(said)}
 
     def next_view(self, ts: int, time: int, *, yields: bool) -> View | None:
         """The token site's turn: all that was asked for, and every lease that has ended, in one view.
@@ -147,12 +153,10 @@ class LockRequests:
         expired = 0 < self.expiry(view.locks) <= time
         if not expired and (yields or not self.statements):
             return None
+        self._drop_settled()
         table = view.locks
-        for owner, statement in list(self.statements.items()):
-            if self._counts(statement):
-                table = restate(table, statement, time)
-            else:
-                del self.statements[owner]
+        for statement in self.statements.values():
+            table = restate(table, statement, time)
         table = settle(table, view, ts, time)
         if table == view.locks:
             return None

@@ -33,7 +33,7 @@ class ViewAgreement(Checker):
         self._current: dict[SiteId, View] = {}
         self._born: int | None = None
         self._leapt: set[SiteId] = set()
-        self._chains: dict[SiteId, int] = {}  # of the last view a process was told
+        self._opened: dict[int, int] = {}  # the slot of the first epoch of each chain
 
     def on_effect(self, process: "Process", effect: Effect, now: int) -> None:
         if type(effect) is InstallView:
@@ -42,8 +42,11 @@ class ViewAgreement(Checker):
             self._check_shape(effect.view, now)
             site = process.member.site
             before = self._current.get(site)
-            forked = self._chains.get(site, effect.chain) != effect.chain
-            self._chains[site] = effect.chain
+            forked = False
+            if not effect.view.id.revision:
+                opened = min(self._opened.get(effect.chain, effect.ts), effect.ts)
+                self._opened[effect.chain] = opened  # a joiner may be told of a later epoch first
+                forked = opened == effect.ts
             if before is not None and site not in self._leapt:
                 self._check_electorate(before, effect.view, now, forked=forked)
             self._current[site] = effect.view
