@@ -32,9 +32,9 @@ the time.
 
 A group whose engine raises is stopped and takes nothing with it: its half-made effects are dropped, as
 if its site had crashed before the event, and its ``Outcome`` says why. The other groups of the same
-drain have been, or will be, handled as ever. Only a refusal (``SubmitError``, ``MembershipError``, ``LockError``) of
-a local event goes to its caller; it changed nothing. After the error a group answers as one whose
-membership has ended, until it is closed.
+drain have been, or will be, handled as ever. Only a refusal (``SubmitError``, ``MembershipError``,
+``LockError``) of a local event goes to its caller; it changed nothing. After the error a group answers as
+one whose membership has ended, until it is closed.
 
 ``GroupError`` refuses a name that is not open, is open already or cannot be told apart from another.
 ``InvariantViolation`` is raised only when ``now`` goes back: that concerns all groups, and the host stops.
