@@ -55,9 +55,10 @@ is another voter, and a dead one. An engine is started once and never restored.
 is ``Started``, or ``WallClockSet`` before it; packets come after it. ``now`` is monotonic time in nanoseconds
 and never goes back; clocks of different sites need not agree, and may run at different speeds.
 ``TimerFired`` comes at the time of the latest ``SetTimer`` or later. Coming late costs time, never safety;
-coming early does no harm. A site that finds a timer late by more than ``suspect_ms`` takes itself for one that slept, and orders
-nothing until others have answered it. ``WallClockSet`` tells the wall-clock time: before ``Started``, and
-again when the clock was set. Without it slot times stand still; only leases and Ticks depend on it.
+coming early does no harm. A site that finds a timer late by more than ``suspect_ms`` takes itself for one
+that slept, and orders nothing until others have answered it. ``WallClockSet`` tells the wall-clock time:
+before ``Started``, and again when the clock was set. Without it slot times stand still; only leases and
+Ticks depend on it.
 ``PacketsReceived`` brings packets as the decoder made them: the engine trusts their form and their senders.
 
 **Effects** are done in the order of the list, before the next event is handled.
@@ -70,7 +71,7 @@ again when the clock was set. Without it slot times stand still; only leases and
   messages without a timestamp (``first_ts`` 0) are never taken back and have no place in the order.
 - ``InstallView`` stands between the messages where the view stands in the order; it is always majority-held.
 - ``LockGranted`` and ``LockLost`` tell of this site's own locks, behind the ``InstallView`` that has all of
-  them. *A lock protects only what checks its fence* (``docs/guarantees.md``); ``EndMembership`` ends them all.
+  them. *A lock protects only what checks its fence* (``docs/guarantees.md``). ``EndMembership`` ends all.
 - ``Accepted`` answers a ``SubmitRequested`` and numbers its messages; unordered ones have numbers of their
   own. If the membership ends before a majority is known to hold them (UNORDERED: before all have confirmed
   them), ``Abandoned`` comes before ``EndMembership`` and names them: their outcome is unknown.
