@@ -34,8 +34,10 @@ host brings what happened and does what is asked::
                     apply_log_up_to(majority)
                 case Retract(after):
                     log.forget_above(after)                # never reaches what was applied
-                case InstallView(ts, chain, view):
-                    enter(view)
+                case InstallView(ts, chain, view, time, locks_only):
+                    enter(view)                            # no news of the membership if locks_only
+                case LockGranted() | LockLost() | LockRefused() | Tick():
+                    tell_the_application(effect)
                 case RequestState(ts, chain, donors):
                     fetch_state_in_background(ts, chain, donors)  # then StateTransferred(ts)
                 case Accepted() | Abandoned():
@@ -51,9 +53,13 @@ mode so far, ``site`` is new with every boot as well, and never 0: the process t
 is another voter, and a dead one. An engine is started once and never restored.
 
 **Events.** One at a time, each handled to its end: an engine is neither re-entrant nor thread-safe. The first
-is ``Started``, and no packet is brought before it. ``now`` is monotonic time in nanoseconds and never goes
-back; clocks of different sites need not agree, and may run at different speeds. ``TimerFired`` comes at the
-time of the latest ``SetTimer`` or later. Coming late costs time, never safety; coming early does no harm.
+is ``Started``, or ``WallClockSet`` before it; packets come after it. ``now`` is monotonic time in nanoseconds
+and never goes back; clocks of different sites need not agree, and may run at different speeds.
+``TimerFired`` comes at the time of the latest ``SetTimer`` or later. Coming late costs time, never safety;
+coming early does no harm. A site that finds a timer late by more than ``suspect_ms`` takes itself for one
+that slept, and orders nothing until others have answered it. ``WallClockSet`` tells the wall-clock time:
+before ``Started``, and again when the clock was set. Without it slot times stand still; only leases and
+Ticks depend on it.
 ``PacketsReceived`` brings packets as the decoder made them: the engine trusts their form and their senders.
 
 **Effects** are done in the order of the list, before the next event is handled.
@@ -65,6 +71,8 @@ time of the latest ``SetTimer`` or later. Coming late costs time, never safety; 
   ``LevelReached.majority`` *and not further.* Below that level a ``Retract`` may take deliveries back;
   messages without a timestamp (``first_ts`` 0) are never taken back and have no place in the order.
 - ``InstallView`` stands between the messages where the view stands in the order; it is always majority-held.
+- ``LockGranted`` and ``LockLost`` tell of this site's own locks, behind the ``InstallView`` that has all of
+  them. *A lock protects only what checks its fence* (``docs/guarantees.md``). ``EndMembership`` ends all.
 - ``Accepted`` answers a ``SubmitRequested`` and numbers its messages; unordered ones have numbers of their
   own. If the membership ends before a majority is known to hold them (UNORDERED: before all have confirmed
   them), ``Abandoned`` comes before ``EndMembership`` and names them: their outcome is unknown.
@@ -74,16 +82,16 @@ time of the latest ``SetTimer`` or later. Coming late costs time, never safety; 
   says ``StateTransferred`` when the state is in place and verified. A state older than ``ts`` is refused
   (``MembershipError``); one older than what the application has applied meanwhile is not put in place. From
   then on the site may become a voter: to say so without the state breaks every guarantee of the group.
-- ``EndMembership`` is final. The host stops serving at once; a submission is refused (``NotMember``), other
-  events do nothing. To come back it makes a new engine, with a new boot and site, and starts that. After
-  ``UNBORN``, a birth that failed, it starts as a founder again.
+- ``EndMembership`` is final. The host stops serving at once; a submission is refused (``NotMember``), and so
+  is a lock (``LockError``); other events do nothing. To come back it makes a new engine, with a new boot and
+  site, and starts that. After ``UNBORN``, a birth that failed, it starts as a founder again.
 
 **Birth.** ``Started(founder=True)`` at every configured founder, at any time: the group is born when all are
 there, and who comes later, or comes back, finds it and joins. Messages are refused (``NotMember``) before
 the first view. When no founder's address has a member any more, start with ``founder=False`` and contacts:
 founders ask only each other.
 
-**Errors.** ``SubmitError`` and ``MembershipError`` refuse the local request and change nothing.
+**Errors.** ``SubmitError``, ``MembershipError`` and ``LockError`` refuse a local request and change nothing.
 ``InvariantViolation`` means that the site is wrong about its own state: the host stops the process. Nothing
 else is raised; a packet that makes no sense is counted in ``engine.site.counters``.
 
@@ -107,10 +115,14 @@ from ordering.effects import (
     EndMembership,
     InstallView,
     LevelReached,
+    LockGranted,
+    LockLost,
+    LockRefused,
     Multicast,
     RequestState,
     Retract,
     SetTimer,
+    Tick,
     Unicast,
 )
 from ordering.engine import Engine
@@ -120,6 +132,7 @@ from ordering.errors import (
     GroupError,
     InvariantViolation,
     KTooLarge,
+    LockError,
     MembershipError,
     MessageTooLarge,
     NoPrimary,
@@ -133,11 +146,14 @@ from ordering.events import (
     ChangeRequested,
     Event,
     ForkRequested,
+    LockReleased,
+    LockRequested,
     PacketsReceived,
     Started,
     StateTransferred,
     SubmitRequested,
     TimerFired,
+    WallClockSet,
 )
 from ordering.groups import Groups, InGroup, Outcome
 from ordering.packets import ChangeKind, Packet
@@ -152,7 +168,7 @@ from ordering.qos import (
     Qos,
     k_resilient,
 )
-from ordering.views import Member, SiteId, View, ViewId
+from ordering.views import Lock, LockTable, Member, Owner, SiteId, View, ViewId
 
 __all__ = [
     "MAJORITY",
@@ -184,6 +200,14 @@ __all__ = [
     "KTooLarge",
     "Level",
     "LevelReached",
+    "Lock",
+    "LockError",
+    "LockGranted",
+    "LockLost",
+    "LockRefused",
+    "LockReleased",
+    "LockRequested",
+    "LockTable",
     "Member",
     "MembershipError",
     "MessageTooLarge",
@@ -193,6 +217,7 @@ __all__ = [
     "OrderingError",
     "Outcome",
     "Overloaded",
+    "Owner",
     "Packet",
     "PacketsReceived",
     "Qos",
@@ -204,10 +229,12 @@ __all__ = [
     "StateTransferred",
     "SubmitError",
     "SubmitRequested",
+    "Tick",
     "TimerFired",
     "Unicast",
     "UnknownQos",
     "View",
     "ViewId",
+    "WallClockSet",
     "k_resilient",
 ]

@@ -52,6 +52,7 @@ def _enter(engine: "Engine", head: Head, descent: Descent, epoch: int, ts: int) 
     site.descent = descent
     site.epoch = epoch
     site.begin_chain(ts)
+    site.clock.placed_at = site.now
     if head.epoch == epoch:  # a later epoch's statements do not count in this one (R3)
         site.stability.note(head)
     site.state = State.NOT_TOKEN_SITE

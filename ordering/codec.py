@@ -52,8 +52,21 @@ from msgspec import Meta
 
 from ordering import packets as p
 from ordering.errors import DecodeError
+from ordering.locks import HANDLERS, LEASE_MS_MAX, NAME_BYTES_MAX, NAMED_MAX, WAITERS_MAX, WISHES_MAX
 from ordering.qos import Level, Qos
-from ordering.views import NO_SITE, Member, SiteId, View, ViewId
+from ordering.slot_time import TIME_MAX
+from ordering.views import (
+    NO_SITE,
+    Claim,
+    Lock,
+    LockName,
+    LockTable,
+    Member,
+    Owner,
+    SiteId,
+    View,
+    ViewId,
+)
 
 MAGIC: Final = b"RSM\0"
 WIRE_VERSION: Final = 1
@@ -77,6 +90,12 @@ _Boot: TypeAlias = Annotated[bytes, Meta(min_length=BOOT_BYTES, max_length=BOOT_
 _Address: TypeAlias = Annotated[str, Meta(max_length=ADDRESS_MAX)]
 _Messages: TypeAlias = Annotated[tuple[bytes, ...], Meta(min_length=1)]
 _Sites: TypeAlias = Annotated[tuple[_Site, ...], Meta(max_length=MEMBERS_MAX)]
+_Time: TypeAlias = Annotated[int, Meta(ge=0, le=TIME_MAX)]
+_Lease: TypeAlias = Annotated[int, Meta(ge=0, le=LEASE_MS_MAX)]
+_LockName: TypeAlias = (
+    Annotated[int, Meta(ge=HANDLERS[0], le=HANDLERS[-1])]
+    | Annotated[str, Meta(min_length=1, max_length=NAME_BYTES_MAX)]
+)
 _Vector: TypeAlias = Annotated[tuple[tuple[_Site, _Count], ...], Meta(max_length=MEMBERS_MAX)]
 
 
@@ -156,6 +175,78 @@ class _Member(_Twin, frozen=True):
         return Member(self.site, boot, self.address, self.replaces)
 
 
+class _Owner(_Twin, frozen=True):
+    site: _Site
+    boot: _Boot
+    session: _Count
+
+    def original(self) -> Owner:
+        return Owner(self.site, int.from_bytes(self.boot, "big"), self.session)
+
+
+class _Claim(_Twin, frozen=True):
+    owner: _Owner
+    number: _Count
+    lease_ms: _Lease
+
+    def original(self) -> Claim:
+        return Claim(self.owner.original(), self.number, self.lease_ms)
+
+
+class _Lock(_Twin, frozen=True):
+    name: _LockName
+    holder: _Claim
+    fence: _Count
+    expires: _Count
+    queue: Annotated[tuple[_Claim, ...], Meta(max_length=WAITERS_MAX)]
+
+    def original(self) -> Lock:
+        _check_name(self.name)
+        queue = tuple([claim.original() for claim in self.queue])
+        return Lock(self.name, self.holder.original(), self.fence, self.expires, queue)
+
+
+def _check_name(name: LockName) -> None:
+    """The bound is in bytes; the decoder of strings counts characters."""
+    if isinstance(name, str) and len(name.encode()) > NAME_BYTES_MAX:
+        raise DecodeError("body")
+
+
+class _LockTable(_Twin, frozen=True):
+    locks: Annotated[tuple[_Lock, ...], Meta(max_length=NAMED_MAX + len(HANDLERS))]
+    versions: Annotated[tuple[tuple[_Owner, _Count], ...], Meta(max_length=MEMBERS_MAX)]
+
+    def original(self) -> LockTable:
+        if len({lock.name for lock in self.locks}) != len(self.locks):
+            raise DecodeError("body")
+        locks = tuple([lock.original() for lock in self.locks])
+        return LockTable(locks, tuple([(owner.original(), version) for owner, version in self.versions]))
+
+
+class _Wish(_Twin, frozen=True):
+    name: _LockName
+    number: _Positive
+    lease_ms: _Lease
+    renewed: _Positive
+
+    def original(self) -> p.Wish:
+        _check_name(self.name)
+        return p.Wish(self.name, self.number, self.lease_ms, self.renewed)
+
+
+class _LockStatement(_Twin, frozen=True):
+    owner: _Owner
+    version: _Positive
+    wishes: Annotated[tuple[_Wish, ...], Meta(max_length=WISHES_MAX)]
+
+    def original(self) -> p.LockStatement:
+        names = {wish.name for wish in self.wishes}
+        if len(names) != len(self.wishes) or any(wish.number > self.version for wish in self.wishes):
+            raise DecodeError("body")
+        wishes = tuple([wish.original() for wish in self.wishes])
+        return p.LockStatement(self.owner.original(), self.version, wishes)
+
+
 class _View(_Twin, frozen=True):
     id: _ViewId
     members: Annotated[tuple[_Member, ...], Meta(max_length=MEMBERS_MAX)]
@@ -163,6 +254,7 @@ class _View(_Twin, frozen=True):
     ring: _Sites
     joint_ts: _Count
     joint_electorate: _Sites
+    locks: _LockTable
 
     def original(self) -> View:
         sites = {member.site for member in self.members}
@@ -180,6 +272,7 @@ class _View(_Twin, frozen=True):
             self.ring,
             self.joint_ts,
             self.joint_electorate,
+            self.locks.original(),
         )
 
 
@@ -197,11 +290,15 @@ class _Order(_Twin, frozen=True):
     runs: tuple[_Run, ...]
     view: None
     vector: tuple[()]
+    time: _Time
+    tick: bool
 
     def original(self) -> p.Order:
         runs = tuple([run.original() for run in self.runs])
-        order = p.Order(self.epoch, self.ts, self.orderer, self.next_site, runs)
-        if order.last_ts > COUNT_MAX:
+        order = p.Order(
+            self.epoch, self.ts, self.orderer, self.next_site, runs, time=self.time, tick=self.tick
+        )
+        if order.last_ts > COUNT_MAX or (self.tick and runs):
             raise DecodeError("body")
         return order
 
@@ -216,11 +313,14 @@ class _ViewOrder(_Twin, frozen=True):
     runs: tuple[()]
     view: _View
     vector: _Vector
+    time: _Time
+    tick: bool
 
     def original(self) -> p.Order:
         view = self.view.original()
         sites = {member.site for member in view.members}
-        if not view.ring or not view.electorate or any(site not in sites for site, _ in self.vector):
+        strangers = any(site not in sites for site, _ in self.vector)
+        if not view.ring or not view.electorate or strangers or self.tick:
             raise DecodeError("body")
         return p.Order(
             self.epoch,
@@ -229,6 +329,7 @@ class _ViewOrder(_Twin, frozen=True):
             self.next_site,
             view=view,
             vector=self.vector,
+            time=self.time,
         )
 
 
@@ -246,13 +347,14 @@ class _Position(_Twin, frozen=True):
     view_ts: _Count
     view: _View
     vector: _Vector
+    time: _Time
 
     def original(self) -> p.Position:
         view = self.view.original()
         sites = {member.site for member in view.members}
         if self.view_ts > self.ts or not view.ring or {site for site, _ in self.vector} != sites:
             raise DecodeError("body")
-        return p.Position(self.epoch, self.ts, self.view_ts, view, self.vector)
+        return p.Position(self.epoch, self.ts, self.view_ts, view, self.vector, self.time)
 
 
 class _Descent(_Twin, frozen=True):
@@ -288,7 +390,7 @@ _BODIES: Final[dict[type[p.Packet], Any]] = {
     p.Poll: tuple[_Count, _Sites],
     p.PollReply: tuple[_Count, bool],
     p.RecoveryStart: tuple[_Ballot, _View],
-    p.RecoveryVote: tuple[_Ballot, _Ballot, _ViewOrder | None, _Count, _View, bool, _Vector],
+    p.RecoveryVote: tuple[_Ballot, _Ballot, _ViewOrder | None, _Count, _View, bool, _Vector, _Time],
     p.RecoveryNewList: tuple[_Ballot, _ViewOrder],
     p.RecoveryAckNewList: tuple[_Ballot],
     p.RecoveryAbort: tuple[_Ballot, _Ballot],
@@ -296,6 +398,7 @@ _BODIES: Final[dict[type[p.Packet], Any]] = {
     p.Orphan: tuple[_Address, bool, _Count],
     p.ChainAlive: tuple[_Address, _Descent, _Count, _Count],
     p.Forgotten: tuple[_Site, _Boot, _Count, _Count],
+    p.LockRequest: tuple[_LockStatement, bool],
 }
 
 
@@ -335,12 +438,30 @@ def _wire_member(member: Member) -> tuple[object, ...]:
 
 def _wire_view(view: View) -> tuple[object, ...]:
     members = [_wire_member(member) for member in view.members]
-    return view.id, members, view.electorate, view.ring, view.joint_ts, view.joint_electorate
+    locks = _wire_locks(view.locks)
+    return view.id, members, view.electorate, view.ring, view.joint_ts, view.joint_electorate, locks
+
+
+def _wire_locks(table: LockTable) -> tuple[object, ...]:
+    locks = [
+        (lock.name, _wire_claim(lock.holder), lock.fence, lock.expires, [_wire_claim(c) for c in lock.queue])
+        for lock in table.locks
+    ]
+    return locks, [(_wire_owner(owner), version) for owner, version in table.versions]
+
+
+def _wire_claim(claim: Claim) -> tuple[object, ...]:
+    return _wire_owner(claim.owner), claim.number, claim.lease_ms
+
+
+def _wire_owner(owner: Owner) -> tuple[object, ...]:
+    return owner.site, owner.boot.to_bytes(BOOT_BYTES, "big"), owner.session
 
 
 def _wire_order(order: p.Order) -> tuple[object, ...]:
     view = None if order.view is None else _wire_view(order.view)
-    return order.epoch, order.ts, order.orderer, order.next_site, order.runs, view, order.vector
+    head = (order.epoch, order.ts, order.orderer, order.next_site)
+    return *head, order.runs, view, order.vector, order.time, order.tick
 
 
 def _body(packet: p.Packet) -> tuple[object, ...]:
@@ -357,9 +478,12 @@ def _body(packet: p.Packet) -> tuple[object, ...]:
             return change, packet.forwarded
         case p.Collected(_, position, descent, departed):
             view = _wire_view(position.view)
-            return (position.epoch, position.ts, position.view_ts, view, position.vector), descent, departed
+            where = (position.epoch, position.ts, position.view_ts, view, position.vector, position.time)
+            return where, descent, departed
         case p.NotMember():
             return packet.subject, _wire_view(packet.view)
+        case p.LockRequest(_, statement, forwarded):
+            return (_wire_owner(statement.owner), statement.version, statement.wishes), forwarded
         case p.Hello():
             answers = packet.answers.to_bytes(BOOT_BYTES, "big")
             return _wire_member(packet.member), packet.standing, packet.chain, answers
@@ -380,6 +504,7 @@ def _body(packet: p.Packet) -> tuple[object, ...]:
                 _wire_view(packet.view),
                 packet.joint,
                 packet.vector,
+                packet.time,
             )
         case _:
             return tuple(msgspec.structs.astuple(packet)[1:])

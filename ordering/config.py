@@ -46,6 +46,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     minimum_size: int = 0
     orphan_ms: int = 10_000
     request_ms: int = 50
+    # R14: an application that needs the time in an idle group is told it this often; 0: never.
+    tick_ms: int = 0
 
     message_bytes_max: int = 16 * 1024 * 1024
     packet_bytes: int = 60_000
@@ -76,6 +78,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigurationError(f"{name}: must be positive, is {getattr(self, name)}")
         if self.remove_ms < 0:
             raise ConfigurationError(f"remove_ms: must be 0 (never) or positive, is {self.remove_ms}")
+        if self.tick_ms < 0:
+            raise ConfigurationError(f"tick_ms: must be 0 (never) or positive, is {self.tick_ms}")
         if self.minimum_size < 0:
             raise ConfigurationError(
                 f"minimum_size: must be 0 (a majority, always) or a number of voters, is {self.minimum_size}"

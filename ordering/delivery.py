@@ -7,8 +7,9 @@ messages of their source are delivered: between them and the ordered ones only s
 which is RMP's rule for mixed levels (the lower level decides).
 """
 
-from ordering.effects import Deliver, Delivery, InstallView, LevelReached, Retract
+from ordering.effects import Deliver, Delivery, InstallView, LevelReached, Retract, Tick
 from ordering.errors import InvariantViolation
+from ordering.lock_requests import LockRequests
 from ordering.ordering_queue import Source
 from ordering.packets import Batch, Order, Position
 from ordering.qos import Level, Qos
@@ -20,8 +21,9 @@ from ordering.views import View, ViewId, majority_of
 class DeliveryCursor:
     """How far the application has been told."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, locks: LockRequests) -> None:
         self.site = site
+        self.locks = locks
         self.cursor = 0  # last slot of the last block delivered whole
         self.part = 0  # slots already delivered of the block after it
         self.view: View | None = None  # the last view the application was told of
@@ -47,9 +49,8 @@ class DeliveryCursor:
         self.cursor = position.ts
         self.part = 0
         if self.view is None or self.view.id < position.view.id:
-            self.view = position.view
             chain = self.site.chain_of(position.ts)
-            self.site.out.append(InstallView(position.view_ts, chain, position.view))
+            self._enter(position.view_ts, chain, position.view, position.time)
         self._told = LevelReached(max(position.ts, self._told.majority), self._told.stable)
         self.site.out.append(self._told)
 
@@ -80,9 +81,10 @@ class DeliveryCursor:
             if self.site.stability.majority < order.ts:
                 return False
             self._flush()
-            self.view = order.view
-            self.site.out.append(InstallView(order.ts, self.site.chain_of(order.ts), order.view))
+            self._enter(order.ts, self.site.chain_of(order.ts), order.view, order.time)
             return True
+        if order.tick:
+            return self._deliver_tick(order)
         for ts, batch in self.site.queue.segments(order):
             if ts - order.ts <= self.part:
                 continue
@@ -91,11 +93,25 @@ class DeliveryCursor:
                 reached = self._reached(batch.qos, order.last_ts)
                 if reached is None:
                     return False
-                self._take(ts, batch, reached, source)
+                self._take(ts, batch, reached, source, order.time)
             self.part = ts - order.ts + len(batch.messages) - 1
         return True
 
-    def _take(self, ts: int, batch: Batch, reached: Level, source: Source) -> None:
+    def _enter(self, ts: int, chain: int, view: View, time: int) -> None:
+        """Tell the application of a view, and of its own locks there (R5: always majority-held)."""
+        locks_only = self.view is not None and view.differs_in_locks_only(self.view)
+        self.view = view
+        self.site.out.append(InstallView(ts, chain, view, time, locks_only))
+        self.locks.tell(view, ts)
+
+    def _deliver_tick(self, order: Order) -> bool:
+        if self.site.stability.majority < order.ts:
+            return False
+        self._flush()
+        self.site.out.append(Tick(order.ts, order.time))
+        return True
+
+    def _take(self, ts: int, batch: Batch, reached: Level, source: Source, time: int = 0) -> None:
         if source.delivered + 1 != batch.first_seq:
             raise InvariantViolation(
                 f"message {batch.source}:{batch.first_seq} is due after {source.delivered} was delivered"
@@ -103,8 +119,10 @@ class DeliveryCursor:
         if batch.qos.level == Level.SOURCE_ORDERED:
             # Delivered for good, whatever becomes of the slot: remembered until that is collected.
             source.early[batch.first_seq] = batch.last_seq
-            ts = 0
-        self._ready.append(Delivery(ts, batch.source, batch.first_seq, batch.qos, reached, batch.messages))
+            ts = time = 0
+        self._ready.append(
+            Delivery(ts, batch.source, batch.first_seq, batch.qos, reached, batch.messages, time)
+        )
         source.delivered = batch.last_seq
         source.skip_early()
 

@@ -65,6 +65,13 @@ class Detection:
         if debtor not in self.duties and debtor != self.site.me:
             self.duties[debtor] = Duty(self.site.now, self.site.stability.received.get(debtor, 0))
 
+    def forgive(self) -> None:
+        """We slept: whoever owes us an answer may have given it long ago, and has all its time again; and
+        that we saw no progress says nothing of the ring."""
+        self.progress()
+        for duty in self.duties.values():
+            duty.since = duty.moved_at = self.site.now
+
     def settle(self, debtor: SiteId) -> None:
         self.duties.pop(debtor, None)
 

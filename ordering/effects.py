@@ -8,7 +8,7 @@ import msgspec
 from ordering.packets import Packet
 from ordering.qos import Level, Qos
 from ordering.records import Record
-from ordering.views import SiteId, View, ViewId
+from ordering.views import LockName, SiteId, View, ViewId
 
 
 class Multicast(msgspec.Struct, frozen=True):
@@ -42,6 +42,7 @@ class Delivery(msgspec.Struct, frozen=True):
     qos: Qos
     reached: Level
     messages: tuple[bytes, ...]
+    time: int = 0  # slot time (R14); 0 where there is no timestamp
 
 
 class Deliver(msgspec.Struct, frozen=True):
@@ -73,11 +74,47 @@ class LevelReached(msgspec.Struct, frozen=True):
 
 
 class InstallView(msgspec.Struct, frozen=True):
-    """The view at slot ``ts`` is in force, in order with the messages around it."""
+    """The view at slot ``ts`` is in force, in order with the messages around it.
+
+    ``locks_only``: epoch, members, electorate and ring are those of the view before.
+    """
 
     ts: int
     chain: int
     view: View
+    time: int = 0
+    locks_only: bool = False
+
+
+class LockGranted(msgspec.Struct, frozen=True):
+    """This site has a lock from slot ``ts`` on. ``fence`` grows with every grant of the lock: whoever is
+    written to under it must refuse a smaller one (R13). It is the slot of the grant, and lower than
+    ``ts`` only after a leap. A handler lock may come unasked."""
+
+    name: LockName
+    fence: int
+    ts: int
+
+
+class LockLost(msgspec.Struct, frozen=True):
+    """This site has the lock no more, and did not release it: its lease ended, or, a handler's, it left
+    the ring or another asked for it."""
+
+    name: LockName
+    fence: int
+
+
+class LockRefused(msgspec.Struct, frozen=True):
+    """A request has ended without a grant: there was no room for it. Ask again later."""
+
+    name: LockName
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """Time has passed, and nothing else (R14); at the same slot everywhere, held by a majority."""
+
+    ts: int
+    time: int
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -144,6 +181,10 @@ Effect: TypeAlias = (
     | Retract
     | LevelReached
     | InstallView
+    | LockGranted
+    | LockLost
+    | LockRefused
+    | Tick
     | Accepted
     | Abandoned
     | RequestState

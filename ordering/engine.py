@@ -22,6 +22,8 @@ from ordering.events import (
     ChangeRequested,
     Event,
     ForkRequested,
+    LockReleased,
+    LockRequested,
     PacketsReceived,
     Persisted,
     PersistFailed,
@@ -31,32 +33,40 @@ from ordering.events import (
     StateTransferred,
     SubmitRequested,
     TimerFired,
+    WallClockSet,
 )
 from ordering.fork import Fork
 from ordering.kin import ROLL_CALL
 from ordering.lanes import Lanes
+from ordering.lock_requests import LockRequests
 from ordering.membership import Membership
+from ordering.orderer import Orderer
 from ordering.packets import ChangeKind, Order, Packet, Standing
 from ordering.recovery import Recovery
 from ordering.removal import Removal
 from ordering.retransmission import Retransmission, block_packet
 from ordering.rtt import RoundTrip
+from ordering.self_suspicion import WAKING, SelfSuspicion
 from ordering.site import Site, Timer
 from ordering.state import LEGAL_PACKETS, MOVES, RING, State
 from ordering.submission import Submission
 from ordering.token import Token
 from ordering.transfer import Transfer
-from ordering.views import Member, SiteId, View, ViewId, majority_of
+from ordering.views import Member, View, ViewId
 
 # Who is in no chain yet can ask to be let in, or whether there is a group at all; nothing else.
 _FROM_OUTSIDE = (p.Hello, p.ListChangeRequest)
 # What means something in another epoch than the sender's.
 _OF_LATER_EPOCHS = (p.Data, p.Ack, p.NewList, p.Collected, p.NotMember, p.Nack, p.Forgotten)
-_OF_EARLIER_EPOCHS = (p.Data, p.Nack, p.ListChangeRequest, p.Forgotten)
+_OF_EARLIER_EPOCHS = (p.Data, p.Nack, p.ListChangeRequest, p.LockRequest, p.Forgotten)
 
 
 def _nothing_new(_: p.ChainAlive) -> None:
     """Our own chain lives: we know."""
+
+
+def _time_has_come() -> None:
+    """The token site that is woken orders what is due as it settles."""
 
 
 class Engine:
@@ -76,7 +86,10 @@ class Engine:
         self.retransmission = Retransmission(site, self.rtt, self.transfer)
         self.lanes = Lanes(site, self.rtt)
         self.submission = Submission(site, self.detection, self.lanes, self.rtt)
-        self.delivery = DeliveryCursor(site)
+        self.locks = LockRequests(site)
+        self.delivery = DeliveryCursor(site, self.locks)
+        self.orderer = Orderer(site, self.discipline, self.membership, self.locks)
+        self.doubt = SelfSuspicion(site, self.detection, self.rtt, self.recovery.start_poll)
         self.birth = Birth(site)
         self.fork = Fork(site, self.detection, self.recovery)
         self.token = Token(site, self.detection, self.rtt, self._check_suspects)
@@ -104,6 +117,7 @@ class Engine:
             p.Orphan: self.fork.on_orphan,
             p.ChainAlive: _nothing_new,
             p.Forgotten: self._on_forgotten,
+            p.LockRequest: self.locks.on_request,
         }
         self._timers = {
             Timer.DATA: self.submission.fire,
@@ -118,6 +132,9 @@ class Engine:
             Timer.LANE: self.lanes.fire,
             Timer.FORK: self._fire_fork,
             Timer.LOST: self.removal.fire,
+            Timer.WAKING: self.doubt.fire,
+            Timer.LOCK: self.locks.fire,
+            Timer.TICK: _time_has_come,
         }
 
     # -- the door --------------------------------------------------------------------------------
@@ -133,9 +150,10 @@ class Engine:
             raise InvariantViolation(f"time went back from {site.now} to {now}")
         site.now = now
         site.out = []
-        if site.state is State.GONE and not isinstance(event, SubmitRequested):
+        if site.state is State.GONE and not isinstance(event, SubmitRequested | LockRequested):
             return site.out
         before = site.state
+        self.doubt.notice(self._wake_at)
         match event:
             case PacketsReceived(packets):
                 for packet in packets:
@@ -163,6 +181,12 @@ class Engine:
                 restart.bring_back(self, ledger)
             case ForkRequested():
                 self._force_fork()
+            case LockRequested(name, lease_ms):
+                self.locks.request(name, lease_ms)
+            case LockReleased(name):
+                self.locks.release(name)
+            case WallClockSet(offset):
+                site.clock.offset = offset
         self._settle()
         self.durability.flush()
         self._move(before)
@@ -263,6 +287,7 @@ class Engine:
         site.count("leaps")
         self.delivery.leap(position)
         site.queue.leap(position)
+        site.clock.placed_at = site.now
         new_epoch = position.epoch > site.epoch
         if new_epoch:
             site.epoch = position.epoch
@@ -272,6 +297,7 @@ class Engine:
             self.recovery.enter_epoch()
             self._leave_epoch()
             self.detection.enter_epoch()
+            self.doubt.enter_epoch()
         self.durability.leapt(position, new_epoch=new_epoch)
         site.stability.leap(position.ts, new_epoch=new_epoch)
         site.note_addresses()
@@ -469,7 +495,9 @@ class Engine:
         self.removal.start()
 
     def _on_poll_reply(self, packet: p.PollReply) -> None:
-        if packet.round > ROLL_CALL:
+        if packet.round > WAKING:
+            self.doubt.on_reply(packet)
+        elif packet.round > ROLL_CALL:
             self.fork.kin.on_roll_call(packet)
         else:
             self.recovery.on_poll_reply(packet)
@@ -501,11 +529,13 @@ class Engine:
         placed = site.queue.next_complete()
         assert placed is order
         self.durability.installed(order)
+        site.clock.placed_at = site.now
         self.token.forget()
         if not site.view.has(site.me):
             self._end(self.membership.ending())
             return
         self.detection.enter_epoch()
+        self.doubt.enter_epoch()
         self.fork.installed()
         site.note_addresses()
         self.lanes.enter_view()
@@ -531,7 +561,7 @@ class Engine:
                 self._install(decision)
                 continue
             self._update_levels()
-            if not site.holds_token() or not self._order():
+            if not site.holds_token() or self.doubt.doubting or not self._order():
                 break
             sent = True
         if site.state is State.GONE:
@@ -569,6 +599,7 @@ class Engine:
                 elif unnamed and not site.unnamed:
                     self.submission.reclaim()
         if moved:
+            site.clock.placed_at = site.now
             self.detection.progress()
             self.recovery.caught_up()
 
@@ -581,19 +612,11 @@ class Engine:
             site.stability.update(site.view, site.queue.frontier)
 
     def _order(self) -> bool:
-        """We are the token site: order a membership change, data, or nothing; or rest."""
+        """We are the token site: order what there is, or rest."""
         site = self.site
         before = site.view
-        ts = site.queue.frontier + 1
-        next_site = self.discipline.next_site
-        view = self.membership.next_view(ts)
-        if view is not None:
-            order = Order(site.epoch, ts, site.me, next_site(view), view=view, vector=self._vector(view))
-        elif runs := site.queue.orderable(before, site.config.block_messages):
-            order = Order(site.epoch, ts, site.me, next_site(before), runs)
-        elif self.discipline.wants_null():
-            order = Order(site.epoch, ts, site.me, next_site(before))
-        else:
+        order = self.orderer.next_block()
+        if order is None:
             self.token.rest()
             return False
         site.queue.add_block(order, site.config.horizon)
@@ -601,14 +624,10 @@ class Engine:
         self._update_levels()
         addresses = {m.address: None for v in (before, site.view) for m in v.members}
         site.multicast_to(tuple(addresses), block_packet(site, order))
-        if view is not None:
+        if order.view is not None:
             self.membership.note_order(before, order)
         self.token.hand_over(order)
         return True
-
-    def _vector(self, view: View) -> tuple[tuple[SiteId, int], ...]:
-        ordered = dict(self.site.queue.vector())
-        return tuple((member.site, ordered.get(member.site, 0)) for member in view.members)
 
     def _collect(self) -> None:
         site = self.site
@@ -630,6 +649,7 @@ class Engine:
         if membership.leaving and not self.submission.pending and site.view.has(site.me):
             membership.want(ChangeKind.LEAVE, site.member)
         membership.follow_view()
+        self.locks.follow_view()
 
     # -- time ------------------------------------------------------------------------------------
 
@@ -645,20 +665,10 @@ class Engine:
     def _fire_recovery(self) -> None:
         """A birth that cannot come about, for a founder died in it, is tried anew under new boots."""
         site = self.site
-        if site.epoch == 0 and self._birth_has_failed():
+        if site.epoch == 0 and self.birth.has_failed(self.recovery):
             self._end(Ending.UNBORN)
         else:
             self.recovery.fire()
-
-    def _birth_has_failed(self) -> bool:
-        view = self.site.view
-        if self.birth.is_void(view):
-            return True
-        renewed = self.birth.renewed(view)
-        if renewed > 0 and self.recovery.nothing_accepted():
-            return True
-        # With a majority of its founders the chain itself has died, decided or not.
-        return renewed > len(view.members) - majority_of(view.electorate)
 
     def _fire_passive(self) -> None:
         """Passive detector (iRBP §4.1): no progress, nobody in particular."""

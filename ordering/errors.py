@@ -11,6 +11,7 @@
     │   ├── NoPrimary           this site cannot reach a majority
     │   └── Overloaded          the send window is full
     ├── MembershipError         a membership change that cannot be asked for
+    ├── LockError               a lock that cannot be asked for
     ├── GroupError              a group that cannot be opened here, or is not open
     ├── PacketTooLarge          a packet that does not fit into one datagram
     ├── CounterExhausted        all nonces of this boot are used up: restart the process
@@ -70,6 +71,10 @@ class Overloaded(SubmitError):
 
 class MembershipError(OrderingError):
     """A membership change that makes no sense at this site."""
+
+
+class LockError(OrderingError):
+    """A lock that cannot be asked for here, or now; the message names the way out."""
 
 
 class GroupError(OrderingError):

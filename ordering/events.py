@@ -11,7 +11,7 @@ import msgspec
 from ordering.packets import ChangeKind, Packet
 from ordering.qos import MAJORITY, Qos
 from ordering.records import Ledger
-from ordering.views import NO_SITE, SiteId
+from ordering.views import NO_SITE, LockName, SiteId
 
 
 class Started(msgspec.Struct, frozen=True):
@@ -81,6 +81,26 @@ class SnapshotSaved(msgspec.Struct, frozen=True):
     ts: int
 
 
+class LockRequested(msgspec.Struct, frozen=True):
+    """The application wants a lock: a handler's (1 … 6) or a named one. ``lease_ms``: it ends by itself
+    after so much slot time; 0: never. Asking for a lock that was asked for already renews its lease."""
+
+    name: LockName
+    lease_ms: int = 0
+
+
+class LockReleased(msgspec.Struct, frozen=True):
+    """The application no longer wants a lock, or no longer waits for it."""
+
+    name: LockName
+
+
+class WallClockSet(msgspec.Struct, frozen=True):
+    """Wall-clock time is ``now + offset`` (nanoseconds). Sent at the start, and when the clock was set."""
+
+    offset: int
+
+
 Event: TypeAlias = (
     Started
     | Restarted
@@ -93,4 +113,7 @@ Event: TypeAlias = (
     | Persisted
     | PersistFailed
     | SnapshotSaved
+    | LockRequested
+    | LockReleased
+    | WallClockSet
 )

@@ -32,9 +32,9 @@ the time.
 
 A group whose engine raises is stopped and takes nothing with it: its half-made effects are dropped, as
 if its site had crashed before the event, and its ``Outcome`` says why. The other groups of the same
-drain have been, or will be, handled as ever. Only a refusal (``SubmitError``, ``MembershipError``) of
-a local event goes to its caller; it changed nothing. After the error a group answers as one whose
-membership has ended, until it is closed.
+drain have been, or will be, handled as ever. Only a refusal (``SubmitError``, ``MembershipError``,
+``LockError``) of a local event goes to its caller; it changed nothing. After the error a group answers as
+one whose membership has ended, until it is closed.
 
 ``GroupError`` refuses a name that is not open, is open already or cannot be told apart from another.
 ``InvariantViolation`` is raised only when ``now`` goes back: that concerns all groups, and the host stops.
@@ -50,11 +50,13 @@ import msgspec
 from ordering.config import Config
 from ordering.effects import Effect, SetTimer
 from ordering.engine import Engine
-from ordering.errors import GroupError, InvariantViolation, MembershipError, NotMember, SubmitError
+from ordering.errors import GroupError, InvariantViolation, LockError, MembershipError, NotMember, SubmitError
 from ordering.events import (
     ChangeRequested,
     Event,
     ForkRequested,
+    LockReleased,
+    LockRequested,
     PacketsReceived,
     Persisted,
     PersistFailed,
@@ -64,6 +66,7 @@ from ordering.events import (
     StateTransferred,
     SubmitRequested,
     TimerFired,
+    WallClockSet,
 )
 from ordering.packets import Head, Packet
 from ordering.state import State
@@ -79,6 +82,9 @@ LocalEvent: TypeAlias = (
     | Persisted
     | PersistFailed
     | SnapshotSaved
+    | LockRequested
+    | LockReleased
+    | WallClockSet
 )
 
 
@@ -121,7 +127,7 @@ class _Hosted(msgspec.Struct):
         return self.engine.site.group
 
 
-_REFUSALS: Final = (SubmitError, MembershipError)
+_REFUSALS: Final = (SubmitError, MembershipError, LockError)
 _DROPS: Final = {State.IDLE: "dropped: group not started", State.GONE: "dropped: group ended"}
 _STOPPED: Final = "dropped: group stopped"
 _NOT_OPEN: Final = "dropped: group not open"
@@ -245,10 +251,11 @@ class Groups:
         """A stopped group answers as one whose membership has ended."""
         if hosted.error is None:
             return self._run(hosted, event, _REFUSALS)
+        stopped = f"group {hosted.name!r}: stopped by {hosted.error!r}; close it, and open it with a new boot"
         if isinstance(event, SubmitRequested):
-            raise NotMember(
-                f"group {hosted.name!r}: stopped by {hosted.error!r}; close it, and open it with a new boot"
-            )
+            raise NotMember(stopped)
+        if isinstance(event, LockRequested):
+            raise LockError(stopped)
         return Outcome(hosted.name, [])
 
     def _run(self, hosted: _Hosted, event: Event, refusals: tuple[type[Exception], ...] = ()) -> Outcome:

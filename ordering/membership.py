@@ -11,6 +11,7 @@ from ordering.config import MS
 from ordering.detection import Detection
 from ordering.effects import Ending
 from ordering.errors import MembershipError
+from ordering.locks import with_locks
 from ordering.packets import Change, ChangeKind, ListChangeRequest, NotMember, Order
 from ordering.retransmission import block_packet
 from ordering.site import Site, Timer
@@ -23,8 +24,10 @@ REQUESTS_MAX = 64
 RETURN_DOUBLINGS = 5
 
 
-def apply_change(view: View, change: Change, after: SiteId, ts: int, *, joint: bool) -> View | None:
-    """The view that ``change`` makes of ``view`` at slot ``ts``; None if it changes nothing.
+def apply_change(
+    view: View, change: Change, after: SiteId, ts: int, time: int, *, joint: bool
+) -> View | None:
+    """The view that ``change`` makes of ``view`` at slot ``ts`` of this time; None if it changes nothing.
 
     ``after`` is the token site: who enters the ring enters behind it. ``joint`` says that the last
     electorate change still needs both quorums, so another one must wait (R5).
@@ -62,12 +65,14 @@ def apply_change(view: View, change: Change, after: SiteId, ts: int, *, joint: b
         return None
     next_id = ViewId(view.id.epoch, view.id.revision + 1)
     if electorate == view.electorate:
+        next_view = View(next_id, members, electorate, ring)
         if joint:
-            return View(next_id, members, electorate, ring, view.joint_ts, view.joint_electorate)
-        return View(next_id, members, electorate, ring)
-    if joint or not (_ring_is_majority(view.ring, view.electorate) and _ring_is_majority(ring, electorate)):
+            next_view = View(next_id, members, electorate, ring, view.joint_ts, view.joint_electorate)
+    elif joint or not (_ring_is_majority(view.ring, view.electorate) and _ring_is_majority(ring, electorate)):
         return None
-    return View(next_id, members, electorate, ring, ts, view.electorate)
+    else:
+        next_view = View(next_id, members, electorate, ring, ts, view.electorate)
+    return with_locks(next_view, view.locks, ts, time)
 
 
 def _ring_is_majority(ring: tuple[SiteId, ...], electorate: tuple[SiteId, ...]) -> bool:
@@ -269,7 +274,7 @@ class Membership:
         else:
             self.site.count("membership requests dropped")
 
-    def next_view(self, ts: int) -> View | None:
+    def next_view(self, ts: int, time: int) -> View | None:
         """The token site's turn: the first request that changes something now."""
         site = self.site
         lifetime = 4 * site.config.request_ms * MS
@@ -284,7 +289,7 @@ class Membership:
                 continue
             if change.kind is ChangeKind.PROMOTE and not self._is_alive(change.member.site, request):
                 continue
-            view = apply_change(site.view, change, site.me, ts, joint=joint)
+            view = apply_change(site.view, change, site.me, ts, time, joint=joint)
             if view is not None and self._can_settle(view):
                 del self.requests[key]
                 return view

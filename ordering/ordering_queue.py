@@ -64,6 +64,9 @@ class OrderingQueue:
         self.known_end = 0  # highest slot anyone of this epoch was heard to have
         self.tail: Order | None = None
         self.last_real_ts = 0  # end of the last block that orders something
+        self.time = 0  # slot time (R14) at the frontier, of that last block, and at the base
+        self.real_time = 0
+        self.base_time = 0
         self.views: list[tuple[int, View]] = []
         self.departed: dict[SiteId, int] = {}  # members that were, and the slot that removed them
         self.fork: View | None = None  # the electorate of a new chain that is not decided yet (R9)
@@ -147,10 +150,12 @@ class OrderingQueue:
         self.frontier = order.last_ts
         self.known_end = max(self.known_end, self.frontier)
         self.tail = order
+        self.time = order.time
         for run in order.runs:
             self.sources[run.source].ordered = run.last_seq
         if not order.is_null:
             self.last_real_ts = order.last_ts
+            self.real_time = order.time
         if order.view is not None:
             self._enter_view(order.ts, order.view, order.vector)
 
@@ -231,6 +236,7 @@ class OrderingQueue:
         for ts in [ts for ts, order in self.blocks.items() if not _is_behind(order, position)]:
             del self.blocks[ts]
         self.base = self.frontier = self.last_real_ts = position.ts
+        self.base_time = self.time = self.real_time = position.time
         self.tail = None
         ends = [order.last_ts for order in self.blocks.values()]
         same_epoch = bool(self.views) and position.epoch == self.view.id.epoch
@@ -274,6 +280,8 @@ class OrderingQueue:
         if self.views:
             self._name_boots(self.views[-1][1])
         self.tail = self._block_ending_at(self.frontier)
+        self.time = self.base_time if self.tail is None else self.tail.time
+        self.real_time = min(self.real_time, self.time)
         self.last_real_ts = min(self.last_real_ts, self.frontier)
 
     def _block_ending_at(self, ts: int) -> Order | None:
@@ -403,6 +411,7 @@ class OrderingQueue:
                     seq = following
             del self.blocks[order.ts]
             self.base = order.last_ts
+            self.base_time = order.time
             while len(self.views) > 1 and self.views[1][0] <= self.base:
                 self.views.pop(0)
             self._drop_empty_sources()

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import msgspec
 
 from ordering.qos import Qos
-from ordering.views import NO_SITE, Member, SiteId, View
+from ordering.views import NO_SITE, LockName, Member, Owner, SiteId, View
 
 
 class Descent(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -76,6 +76,8 @@ class Order(msgspec.Struct, frozen=True, array_like=True):
     view: View | None = None
     # Last ordered sequence number of each member at this slot: what a joiner starts from (R3, R7).
     vector: tuple[tuple[SiteId, int], ...] = ()
+    time: int = 0  # slot time (R14): nanoseconds since the Unix epoch, as far as clocks go
+    tick: bool = False  # nothing but the time, for applications that asked for it
 
     @property
     def last_ts(self) -> int:
@@ -83,7 +85,7 @@ class Order(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_null(self) -> bool:
-        return not self.runs and self.view is None
+        return not self.runs and self.view is None and not self.tick
 
     @property
     def is_install(self) -> bool:
@@ -115,6 +117,25 @@ class Change(msgspec.Struct, frozen=True, array_like=True):
 
     kind: ChangeKind
     member: Member
+
+
+class Wish(msgspec.Struct, frozen=True, array_like=True):
+    """A lock that its owner wants to have, or to keep. ``number`` and ``renewed`` are the versions of the
+    statements that asked for it first, and that last asked for a full lease."""
+
+    name: LockName
+    number: int
+    lease_ms: int
+    renewed: int
+
+
+class LockStatement(msgspec.Struct, frozen=True, array_like=True):
+    """Everything an owner wants locked, in its latest version: what is not in it is released. So one
+    statement says all that earlier ones, late or lost, could say."""
+
+    owner: Owner
+    version: int
+    wishes: tuple[Wish, ...]
 
 
 class Data(msgspec.Struct, frozen=True, tag=1, array_like=True):
@@ -194,6 +215,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     view_ts: int
     view: View
     vector: tuple[tuple[SiteId, int], ...]
+    time: int = 0
 
 
 class Collected(msgspec.Struct, frozen=True, tag=8, array_like=True):
@@ -255,7 +277,8 @@ class RecoveryStart(msgspec.Struct, frozen=True, tag=13, array_like=True):
 
 
 class RecoveryVote(msgspec.Struct, frozen=True, tag=14, array_like=True):
-    """The promise: what was accepted, and how far this site holds the order."""
+    """The promise: what was accepted, and how far this site holds the order; the view has the locks there.
+    ``time`` is the slot time this voter would give to a block behind its frontier."""
 
     head: Head
     ballot: Ballot
@@ -265,6 +288,7 @@ class RecoveryVote(msgspec.Struct, frozen=True, tag=14, array_like=True):
     view: View
     joint: bool
     vector: tuple[tuple[SiteId, int], ...]
+    time: int = 0
 
 
 class RecoveryNewList(msgspec.Struct, frozen=True, tag=15, array_like=True):
@@ -318,7 +342,7 @@ class ChainAlive(msgspec.Struct, frozen=True, tag=20, array_like=True):
     answers: int
 
 
-class Forgotten(msgspec.Struct, frozen=True, tag=21, array_like=True):
+class Forgotten(msgspec.Struct, frozen=True, tag=27, array_like=True):
     """Tells a boot of ``subject`` that an earlier one has claimed to hold more than its disk shows (R8)."""
 
     head: Head
@@ -326,6 +350,14 @@ class Forgotten(msgspec.Struct, frozen=True, tag=21, array_like=True):
     boot: int
     epoch: int
     held: int
+
+
+class LockRequest(msgspec.Struct, frozen=True, tag=21, array_like=True):
+    """What an owner wants locked; members pass it on to the token site once."""
+
+    head: Head
+    statement: LockStatement
+    forwarded: bool
 
 
 Packet: TypeAlias = (
@@ -350,4 +382,5 @@ Packet: TypeAlias = (
     | Orphan
     | ChainAlive
     | Forgotten
+    | LockRequest
 )

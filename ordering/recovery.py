@@ -23,6 +23,7 @@ from ordering.config import MS
 from ordering.detection import Detection
 from ordering.disciplines import Discipline
 from ordering.durability import Durability
+from ordering.locks import with_locks
 from ordering.packets import (
     NO_BALLOT,
     Ballot,
@@ -38,6 +39,7 @@ from ordering.packets import (
 from ordering.records import Instance
 from ordering.rtt import RoundTrip
 from ordering.site import Site, Timer
+from ordering.slot_time import agreed_time
 from ordering.views import Member, SiteId, View, ViewId
 
 
@@ -290,11 +292,12 @@ class Recovery:
             index = ring.index(self.site.me)
             ring = ring[index:] + ring[:index]
         members = tuple(self._as_promised(member) for member in view.members)
-        next_view = View(ViewId(self.site.epoch + 1, 0), members, view.electorate, ring)
+        epoch, ts = self.site.epoch + 1, best.frontier + 1
+        time = agreed_time([v.time for v in self._votes.values() if v.frontier == best.frontier])
+        next_view = View(ViewId(epoch, 0), members, view.electorate, ring)
+        next_view = with_locks(next_view, view.locks, ts, time)
         first = self.discipline.first_site(ring)
-        return Order(
-            self.site.epoch + 1, best.frontier + 1, self.site.me, first, view=next_view, vector=best.vector
-        )
+        return Order(epoch, ts, self.site.me, first, view=next_view, vector=best.vector, time=time)
 
     def _as_promised(self, member: Member) -> Member:
         """R6: a voter that is back from its disk takes part under the boot that has promised."""
@@ -384,10 +387,18 @@ class Recovery:
             self.accepted_ballot,
             self.accepted,
             site.queue.frontier,
-            site.view,
+            self._view_with_locks(),
             site.stability.joint(site.view),
             site.queue.vector(),
+            site.clock.stamp(site.queue.time, site.now),
         )
+
+    def _view_with_locks(self) -> View:
+        """A fork's view is its leader's, who may be behind us: the locks are those at our frontier."""
+        view, at_frontier = self.site.view, self.site.queue.views[-1][1]
+        if view is at_frontier:
+            return view
+        return msgspec.structs.replace(view, locks=at_frontier.locks)
 
     def on_new_list(self, proposal: RecoveryNewList) -> None:
         if proposal.ballot < self.promised:

@@ -13,6 +13,7 @@ from ordering.naming import group_id
 from ordering.ordering_queue import OrderingQueue
 from ordering.packets import Confirm, Descent, Head, Packet
 from ordering.records import Parent
+from ordering.slot_time import SlotClock
 from ordering.stability import Stability
 from ordering.state import State
 from ordering.views import Member, SiteId, View
@@ -35,6 +36,9 @@ class Timer(IntEnum):
     LANE = 9
     FORK = 10
     LOST = 11
+    WAKING = 12
+    LOCK = 13
+    TICK = 14
 
 
 class Site:
@@ -58,6 +62,7 @@ class Site:
         self.parents: list[Parent] = []  # the chains we left for a fork that is not decided yet
         self.decided = False  # the install that ends this epoch is known, its slots not all here
         self.queue = OrderingQueue()
+        self.clock = SlotClock()
         self.stability = Stability()
         self.addresses: dict[SiteId, str] = {}  # of members, and of some who no longer are
         self.deadlines: dict[Timer, int] = {}

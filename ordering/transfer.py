@@ -88,7 +88,9 @@ class Transfer:
         if ts > self.site.stability.majority:
             return None
         vector = tuple((m.site, _collected(self.site, m.site)) for m in view.members)
-        return Position(view.id.epoch, ts, view_ts, view, vector)
+        block = queue.blocks.get(ts)
+        time = queue.base_time if block is None else block.time
+        return Position(view.id.epoch, ts, view_ts, view, vector, time)
 
 
 def _collected(site: Site, member: SiteId) -> int:

@@ -1,4 +1,4 @@
-"""Who is in the group: members, electorate, ring (rules R1, R5, R7).
+"""Who is in the group: members, electorate, ring (rules R1, R5, R7); and who has its locks (R13).
 
 A view is an immutable value. It is created in exactly two ways: by an ordered NewList inside an
 epoch (the revision grows) or by the consensus that ends an epoch (the epoch grows, the revision is
@@ -7,7 +7,7 @@ every site that holds slot t.
 """
 
 from collections.abc import Iterable
-from typing import NewType
+from typing import NewType, TypeAlias
 
 import msgspec
 
@@ -37,8 +37,67 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     replaces: SiteId = NO_SITE
 
 
+LockName: TypeAlias = int | str  # a handler number, or the name of any other lock
+
+
+class Owner(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Whose a lock is: a voter under one boot, or a session (then there is no site)."""
+
+    site: SiteId
+    boot: int
+    session: int = 0
+
+
+NOBODY = Owner(NO_SITE, 0)
+
+
+class Claim(msgspec.Struct, frozen=True, array_like=True):
+    """One request of an owner, by the number of the statement that first made it. 0: nobody asked, the
+    owner has a handler lock because somebody must."""
+
+    owner: Owner
+    number: int
+    lease_ms: int
+
+
+UNCLAIMED = Claim(NOBODY, 0, 0)
+
+
+class Lock(msgspec.Struct, frozen=True, array_like=True):
+    """``fence`` is the slot of the grant, ``expires`` the slot time at which a lease ends (0: none)."""
+
+    name: LockName
+    holder: Claim = UNCLAIMED
+    fence: int = 0
+    expires: int = 0
+    queue: tuple[Claim, ...] = ()
+
+
+class LockTable(msgspec.Struct, frozen=True, array_like=True):
+    """All locks of a view. ``versions`` has each owner's last statement that counted: what comes late,
+    or twice, is known by it."""
+
+    locks: tuple[Lock, ...] = ()
+    versions: tuple[tuple[Owner, int], ...] = ()
+
+    def version(self, owner: Owner) -> int:
+        for known, version in self.versions:
+            if known == owner:
+                return version
+        return 0
+
+    def lock(self, name: LockName) -> Lock | None:
+        for lock in self.locks:
+            if lock.name == name:
+                return lock
+        return None
+
+
+NO_LOCKS = LockTable()
+
+
 class View(msgspec.Struct, frozen=True, array_like=True):
-    """The membership in force from one slot on."""
+    """The membership in force from one slot on, and the locks."""
 
     id: ViewId
     members: tuple[Member, ...]
@@ -48,6 +107,7 @@ class View(msgspec.Struct, frozen=True, array_like=True):
     # it, quorums need both. ``joint_ts`` is the slot of that change, 0 when none is pending.
     joint_ts: int = 0
     joint_electorate: tuple[SiteId, ...] = ()
+    locks: LockTable = NO_LOCKS
 
     def has(self, site: SiteId) -> bool:
         return any(member.site == site for member in self.members)
@@ -65,6 +125,15 @@ class View(msgspec.Struct, frozen=True, array_like=True):
             if member.address == address:
                 found = member
         return found
+
+    def differs_in_locks_only(self, other: "View") -> bool:
+        """Whether the membership is the same, and the epoch: no news to who only cares for that (R5)."""
+        return (
+            self.id.epoch == other.id.epoch
+            and self.members == other.members
+            and self.electorate == other.electorate
+            and self.ring == other.ring
+        )
 
     @property
     def learners(self) -> tuple[SiteId, ...]:

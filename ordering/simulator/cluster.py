@@ -19,9 +19,11 @@ from ordering.effects import (
     SetTimer,
     Unicast,
 )
-from ordering.errors import InvariantViolation, SubmitError
+from ordering.errors import InvariantViolation, LockError, SubmitError
 from ordering.events import (
     Event,
+    LockReleased,
+    LockRequested,
     PacketsReceived,
     Persisted,
     PersistFailed,
@@ -30,6 +32,7 @@ from ordering.events import (
     Started,
     StateTransferred,
     SubmitRequested,
+    WallClockSet,
 )
 from ordering.packets import Packet
 from ordering.qos import Qos
@@ -48,6 +51,7 @@ PAUSE_BACKLOG_MAX = 20_000
 SYNC_US = (100, 300, 1_000)  # how long a sync may take
 SNAPSHOT_EVERY = 60  # messages
 SNAPSHOT_TAKES = 20 * MS
+WALL_EPOCH = 1_700_000_000_000_000_000  # the wall-clock time at which a run begins
 
 
 class Cluster:
@@ -74,6 +78,7 @@ class Cluster:
         self.sync_us: tuple[int, ...] = SYNC_US
         self.failing_disks: set[str] = set()  # addresses whose next sync fails
         self._next_key = 0
+        self.wall_errors: dict[str, int] | None = None  # how wrong each wall clock is; None: there are none
 
     def watch(self, listener: Checker) -> None:
         """Let one more observer see what happens from now on."""
@@ -98,6 +103,7 @@ class Cluster:
             process.has_state = disk.ledger.transferred
         for listener in self.checkers:
             listener.on_start(process, self.clock.now)
+        self.set_clock(process)
         self.handle(process, event)
         return process
 
@@ -154,6 +160,16 @@ class Cluster:
         if process.timer_at > process.local_epoch:  # set by the old pace
             at = process.timer_at
             self.clock.at(process.real_time(at), lambda: self._tick(process, at))
+
+    def set_clock(self, process: Process) -> None:
+        """Tell a process its wall-clock time, right or wrong, as a host does that sees its clock set."""
+        if self.wall_errors is not None:
+            error = self.wall_errors.get(process.address, 0)
+            wall = self.true_wall(self.clock.now) + error
+            self.handle(process, WallClockSet(wall - process.local_time(self.clock.now)))
+
+    def true_wall(self, now: int) -> int:
+        return WALL_EPOCH + now
 
     def live(self) -> list[Process]:
         return [p for p in self.processes.values() if p.alive and p.ended is None]
@@ -313,6 +329,16 @@ class Cluster:
         self.clock.after(TRANSFER_RETRY, lambda: self._transfer(process, ts, donors))
 
     # -- the application -------------------------------------------------------------------------
+
+    def ask_lock(self, process: Process, event: LockRequested | LockReleased) -> LockError | None:
+        """Ask for a lock, or give it back, as an application would."""
+        if process.paused:
+            return None
+        try:
+            self.handle(process, event)
+        except LockError as refusal:
+            return refusal
+        return None
 
     def submit(self, process: Process, messages: tuple[bytes, ...], qos: Qos) -> SubmitError | None:
         """Submit as an application would; a refusal is an answer, not a failure."""

@@ -6,7 +6,7 @@
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import blake2b
 from random import Random
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -163,6 +163,7 @@ def react(
 ) -> tuple[tuple[tuple[str, Packet], ...], tuple[str, ...]] | None:
     """Handle an event and judge what this site alone did; None if it refuses a submission."""
     site = engine.site
+    engine._wake_at = 0  # lateness is the search's way to let time pass, not a pause of this site
     fenced = site.epoch if site.fenced and not site.outside else None
     problems: list[str] = []
     try:
@@ -294,6 +295,10 @@ REDUCED: Final[dict[tuple[str, str], Callable[[Any], Any]]] = {
     ("Site", "rng"): _nothing,
     ("Site", "config"): _nothing,
     ("Site", "counters"): _nothing,
+    ("SlotClock", "placed_at"): _nothing,
+    ("LockRequests", "_expiry"): _nothing,
+    ("SelfSuspicion", "_see_no_progress"): _nothing,
+    ("SelfSuspicion", "_noticed"): _nothing,
     ("Site", "deadlines"): sorted,  # which timers are armed
     ("RoundTrip", "srtt"): _nothing,
     ("RoundTrip", "_variance"): _nothing,
@@ -349,10 +354,18 @@ def fingerprint(engine: Engine, log: Log) -> str:
     return blake2b(repr(_canonical((engine, log), set())).encode(), digest_size=16).hexdigest()
 
 
+@lru_cache(4096)
+def _written(value: msgspec.Struct) -> str:
+    """Views and orders are large, and come again in state after state."""
+    return repr(value)
+
+
 def _canonical(value: Any, seen: set[int]) -> Any:
     """Nested tuples of plain values. Parts refer to each other: each is written once."""
-    if value is None or isinstance(value, int | str | bytes | State | msgspec.Struct):
+    if value is None or isinstance(value, int | str | bytes | State):
         return value
+    if isinstance(value, msgspec.Struct):
+        return _written(value)
     if isinstance(value, dict):
         return sorted(((k, _canonical(v, seen)) for k, v in value.items()), key=lambda item: repr(item[0]))
     if isinstance(value, list | tuple | deque):

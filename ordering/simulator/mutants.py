@@ -252,6 +252,34 @@ MUTANTS: tuple[Mutant, ...] = (
         "]",
         durable=True,
     ),
+    Mutant(
+        "lock held by a removed member",
+        "11: locks held by non-members (R13)",
+        "ordering.locks:is_sound",
+        "return member is not None and member.boot == owner.boot",
+        "return True",
+    ),
+    Mutant(
+        "handler lock kept outside the ring",
+        "12: who answers is not in the ring (R13)",
+        "ordering.locks:_may_answer",
+        "and owner.site in view.ring ",
+        "",
+    ),
+    Mutant(
+        "late lock request grants again",
+        "12: a request that was granted and has ended is granted once more (R13)",
+        "ordering.locks:_admit",
+        "if wish.number > last:",
+        "if True:",
+    ),
+    Mutant(
+        "slot time goes back",
+        "16: the time of a slot follows the clock of whoever orders it (R14)",
+        "ordering.slot_time:SlotClock.stamp",
+        "max(previous, min(wall, bound))",
+        "min(wall, bound)",
+    ),
 )
 
 

@@ -20,15 +20,20 @@ from ordering.effects import (
     EndMembership,
     InstallView,
     LevelReached,
+    LockGranted,
+    LockLost,
+    LockRefused,
     Multicast,
     RequestState,
     Retract,
+    Tick,
     Unicast,
 )
 from ordering.kin import ROLL_CALL
 from ordering.qos import Level, Qos
+from ordering.self_suspicion import WAKING
 from ordering.simulator.checkers.base import Checker
-from ordering.views import NO_SITE, Member, SiteId, View
+from ordering.views import NO_SITE, LockName, LockTable, Member, SiteId, View
 
 if TYPE_CHECKING:
     from ordering.simulator.cluster import Cluster
@@ -49,6 +54,7 @@ class Topic(Enum):
     VIEW = "view"
     MEMBERSHIP = "membership"
     RECOVERY = "recovery"
+    LOCK = "lock"
     STATE = "state"
     PACKET = "packet"
     RUN = "run"
@@ -86,6 +92,7 @@ NOTABLE: Final[dict[type, Topic]] = {
     p.Orphan: Topic.RECOVERY,
     p.ChainAlive: Topic.RECOVERY,
     p.Forgotten: Topic.RECOVERY,
+    p.LockRequest: Topic.LOCK,
 }
 
 
@@ -105,6 +112,8 @@ class Narrator(Checker):
         self._speeds: dict[SiteId, int] = {}
         self._told: dict[tuple[SiteId, type], str] = {}
         self._ordered: dict[tuple[int, SiteId], tuple[int, int]] = {}
+        self._views: dict[tuple[int, int], View] = {}  # the latest of each chain and epoch
+        self._locked: set[tuple[SiteId, LockName]] = set()
 
     # -- hooks -----------------------------------------------------------------------------------
 
@@ -126,8 +135,14 @@ class Narrator(Checker):
                 self._tell(process, now, Topic.DELIVERY, f"delivers {self._deliveries(deliveries)}")
             case Retract(after):
                 self._tell(process, now, Topic.DELIVERY, f"retracts every delivery above {after}")
+            case InstallView(_, _, _, _, locks_only) if locks_only and self._verbosity < 2:
+                pass  # the grants in it are told
             case InstallView(ts, _, view):
                 self._tell(process, now, Topic.VIEW, f"installs view {self._view(view)} at slot {ts}")
+            case LockGranted() | LockLost() | LockRefused():
+                self._lock(process, effect, now)
+            case Tick(ts, _):
+                self._tell(process, now, Topic.DELIVERY, f"is told the time at slot {ts}")
             case Abandoned(first_seq, count, _):
                 text = f"abandons own messages {_span(first_seq, count)}: outcome unknown"
                 self._tell(process, now, Topic.SUBMIT, text)
@@ -141,6 +156,23 @@ class Narrator(Checker):
                 self._tell(process, now, Topic.DELIVERY, text)
             case _:
                 pass
+
+    def _lock(self, process: "Process", effect: LockGranted | LockLost | LockRefused, now: int) -> None:
+        """Handler locks come and go unasked with every view; they are told to who asked for them."""
+        key = (process.member.site, effect.name)
+        if isinstance(effect, LockGranted):
+            if isinstance(effect.name, int) and effect.name not in process.engine.locks.wishes:
+                return
+            self._locked.add(key)
+            text = f"has lock {effect.name} from slot {effect.ts} on, fence {effect.fence}"
+        elif isinstance(effect, LockLost):
+            if key not in self._locked:
+                return
+            self._locked.discard(key)
+            text = f"has lost lock {effect.name}, fence {effect.fence}"
+        else:
+            text = f"is refused lock {effect.name}"
+        self._tell(process, now, Topic.LOCK, text)
 
     def on_restored(self, process: "Process", donor: "Process", now: int) -> None:
         self._look(process, now)
@@ -234,7 +266,7 @@ class Narrator(Checker):
                 return True
             self._ordered[packet.head.chain, speaker] = slot
             return False
-        if isinstance(packet, p.ListChangeRequest) and packet.forwarded:
+        if isinstance(packet, p.ListChangeRequest | p.LockRequest) and packet.forwarded:
             return True
         if self._told.get((site, type(packet))) == text:
             return True
@@ -245,7 +277,15 @@ class Narrator(Checker):
         match packet:
             case p.Ack(_, order):
                 return self._order(order)
-            case p.NewList(_, order, _, _):
+            case p.NewList(head, order, _, _):
+                assert order.view is not None
+                before = self._views.get((head.chain, order.epoch))
+                newer = before is None or order.view.id > before.id
+                if newer:
+                    self._views[head.chain, order.epoch] = order.view
+                if newer and before is not None and order.view.differs_in_locks_only(before):
+                    locks = self._locks(order.view.locks)
+                    return f"orders locks at slot {order.ts}: {locks}; token to {self._site(order.next_site)}"
                 return f"{'announces' if order.is_install else 'orders'} {self._order(order)}"
             case p.Data(_, batch):
                 span = _span(batch.first_seq, len(batch.messages)) if batch.first_seq else "unnumbered"
@@ -269,6 +309,11 @@ class Narrator(Checker):
                 return f"tells {self._site(subject)} that view {view.id} does not contain it"
             case p.Hello(_, member, standing, _, _):
                 return f"says hello: {self._member(member)} is {_STANDINGS[standing]}"
+            case p.LockRequest(_, statement, _):
+                wishes = ", ".join(
+                    f"{w.name} for {w.lease_ms} ms" if w.lease_ms else f"{w.name}" for w in statement.wishes
+                )
+                return f"wants locked: {wishes or 'nothing'}"
             case p.DataConfirm(_, seq):
                 return f"has unordered data up to {seq}"
             case _:
@@ -283,6 +328,10 @@ class Narrator(Checker):
                 return f"says that chain {head.chain:x} lives (forked {descent.depth} times)"
             case p.Forgotten(_, subject, _, epoch, held):
                 return f"tells {self._site(subject)} that it has held {held} of epoch {epoch} before"
+            case p.Poll(_, round_, _) if round_ > WAKING:
+                return "was paused; asks who is still in the ring"
+            case p.PollReply(_, round_, _) if round_ > WAKING:
+                return "says that it is"
             case p.Poll(_, round_, _) if round_ > ROLL_CALL:
                 return "calls the roll"
             case p.PollReply(_, round_, _) if round_ > ROLL_CALL:
@@ -333,6 +382,15 @@ class Narrator(Checker):
         if view.joint_ts:
             parts.append(f"joint with {self._sites(view.joint_electorate)}")
         return ", ".join(parts)
+
+    def _locks(self, table: LockTable) -> str:
+        """Whoever asked for a lock and has it, and who waits."""
+        told = []
+        for lock in table.locks:
+            waits = f", then {self._sites(claim.owner.site for claim in lock.queue)}" if lock.queue else ""
+            if lock.holder.number:
+                told.append(f"{lock.name} of {self._site(lock.holder.owner.site)}{waits}")
+        return "; ".join(told) or "none"
 
     def _deliveries(self, deliveries: tuple[Delivery, ...]) -> str:
         return _listed(self._delivery(delivery) for delivery in deliveries)

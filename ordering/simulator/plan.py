@@ -45,11 +45,12 @@ class FaultKind(StrEnum):
     SYNC_FAILED = "failed sync"
     DISK_LOST = "disk lost"
     ROLLED_BACK = "disk rolled back"
+    CLOCK_SET = "wall clock set wrong"
 
 
 LIGHT_KINDS = (FaultKind.LOSS, FaultKind.DUPLICATION, FaultKind.REORDERING, FaultKind.DELAY)
-# A restart follows a crash and a late founder is part of the birth; they are not drawn later on.
-UNDRAWN_KINDS = (FaultKind.RESTART, FaultKind.LATE_FOUNDER)
+# A restart follows a crash, a late founder is part of the birth, and clocks have a life of their own.
+UNDRAWN_KINDS = (FaultKind.RESTART, FaultKind.LATE_FOUNDER, FaultKind.CLOCK_SET)
 # What can only happen to a group that writes to disks.
 DISK_KINDS = (
     FaultKind.ALL_DOWN,

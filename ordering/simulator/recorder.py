@@ -60,12 +60,12 @@ class RunRecorder(Checker):
                 row.first_ts = majority
                 row.detail = f"stable {stable}"
                 self._add(row)
-            case InstallView(ts, chain, view):
+            case InstallView(ts, chain, view, _, locks_only):
                 row = self._row(process, EventKind.VIEW, now)
                 row.chain = chain
                 row.view = view.id
                 row.first_ts = ts
-                row.detail = describe(view)
+                row.detail = "locks only" if locks_only else describe(view)
                 self._add(row)
             case Abandoned(first_seq, count, _):
                 row = self._row(process, EventKind.ABANDONED, now)

@@ -11,6 +11,7 @@ from ordering.simulator.checkers import make_checkers
 from ordering.simulator.checkers.base import Checker
 from ordering.simulator.cluster import Cluster
 from ordering.simulator.faults import Injector
+from ordering.simulator.lock_users import LockUsers
 from ordering.simulator.plan import FaultKind, FaultMix, Plan
 from ordering.simulator.process import Process
 from ordering.simulator.workload import Workload
@@ -53,7 +54,7 @@ class Tally(Checker):
         self.applied.add(ts)
 
     def on_effect(self, process: Process, effect: Effect, now: int) -> None:
-        if isinstance(effect, InstallView):
+        if isinstance(effect, InstallView) and not effect.locks_only:
             self.views.add((effect.chain, effect.view.id.epoch, effect.view.id.revision))
 
 
@@ -74,7 +75,8 @@ def simulate(plan: Plan, extra: tuple[Checker, ...] = (), *, stop_broken: bool =
     kinds = plan.draw_kinds(rng)
     gap_ms = 400 if plan.faults is FaultMix.LIGHT else rng.choice((100, 200, 400))
     injector = Injector(cluster, Random(rng.getrandbits(64)), kinds, gap_ms)
-    _play(plan, cluster, workload, injector, rng)
+    users = LockUsers(cluster, Random(plan.seed), injector.count) if plan.faults is FaultMix.SWARM else None
+    _play(plan, cluster, workload, injector, rng, users)
     violations = [] if stop_broken else list(cluster.broken)
     for checker in checkers:
         violations += checker.violations
@@ -93,7 +95,14 @@ def simulate(plan: Plan, extra: tuple[Checker, ...] = (), *, stop_broken: bool =
     )
 
 
-def _play(plan: Plan, cluster: Cluster, workload: Workload, injector: Injector, rng: Random) -> None:
+def _play(
+    plan: Plan,
+    cluster: Cluster,
+    workload: Workload,
+    injector: Injector,
+    rng: Random,
+    users: LockUsers | None,
+) -> None:
     """Birth, load under faults, heal, and the time within which all must be well again."""
     for address in cluster.config.founders:
         cluster.clock.after(rng.randrange(20) * MS, partial(cluster.start, address, founder=True))
@@ -105,8 +114,12 @@ def _play(plan: Plan, cluster: Cluster, workload: Workload, injector: Injector, 
         cluster.clock.after(200 * MS, injector.start)
     cluster.clock.run_until(20 * MS)
     workload.start()
+    if users is not None:
+        users.start()
     cluster.clock.run_until(plan.seconds * SECOND)
     workload.active = False
+    if users is not None:
+        users.stop()
     injector.heal()
     for checker in cluster.checkers:
         checker.on_healed(cluster, cluster.clock.now)

@@ -22,6 +22,7 @@ with ``#``, on what it protects. A section is one or more commands, a line ``---
 
 ==========================================  ================================================================
 cluster sites=3 [born=no] [setting=value]   founders s1 … sN and their birth; time 0 is when they rest
+cluster … clocks=yes                        they also have wall clocks, which are right
 submit s1 hello [more …] [qos=total]        one submission; a refusal is part of the trace
 run 50ms                                    also us and s
 until s2 sends Ack | is STATE               run until it has just happened, 10 s at most
@@ -34,8 +35,10 @@ cut s1 s2, isolate s1, mend                 one way; both ways with all; everyth
 drop s1 s2 Ack [count=1]                    lose the next packets of a type on a link; ``*`` is any
 duplicate s1 s2 Ack [count=1]               send them twice
 leave s3, remove s3 [at=s1]                 ordered membership changes
+lock s1 NAME [lease=50ms], release s1 NAME  a handler's, if NAME is a number; ``until s2 locks NAME``
+clock s1 -5s                                its wall clock is wrong by so much from now on
 fork s3                                     an operator gives up the majority (R9)
-show views | states | digests | log         what every live site has
+show views | states | digests | log         what every live site has; also locks
 show sent                                   how many packets of each type were sent since the last time
 trace [+|-]TOPIC …                          which of the narrator's topics, ``nack`` and ``network``, are told
 finish                                      heal, wait ten detection times, let all checkers judge
@@ -54,7 +57,7 @@ import msgspec
 from ordering.config import MS, Config
 from ordering.effects import Deliver, Effect, EndMembership, InstallView, Retract
 from ordering.errors import OrderingError, SubmitError
-from ordering.events import ChangeRequested, ForkRequested
+from ordering.events import ChangeRequested, ForkRequested, LockReleased, LockRequested
 from ordering.packets import ChangeKind, Packet
 from ordering.qos import MAJORITY, Qos, parse_qos
 from ordering.simulator.checkers import make_checkers
@@ -65,7 +68,7 @@ from ordering.simulator.narrator import Line, Narrator, Topic
 from ordering.simulator.network import Network, Sink, Weather
 from ordering.simulator.process import Process
 from ordering.state import PACKET_TYPES, State
-from ordering.views import View
+from ordering.views import LockName, View
 
 US: Final = MS // 1000
 LATENCY_US: Final = 1000
@@ -269,6 +272,24 @@ class Stage:
     def remove(self, address: str, at: str) -> None:
         self.change(at, ChangeRequested(ChangeKind.REMOVE, self.process(address).member.site))
 
+    def lock(self, address: str, name: LockName, lease_ms: int = 0) -> None:
+        self._ask_lock(address, LockRequested(name, lease_ms))
+
+    def release(self, address: str, name: LockName) -> None:
+        self._ask_lock(address, LockReleased(name))
+
+    def _ask_lock(self, address: str, event: LockRequested | LockReleased) -> None:
+        process = self.process(address)
+        refusal = self.cluster.ask_lock(process, event)
+        if refusal is not None:
+            self._write(name_of(process), f"refuses: {type(refusal).__name__}: {refusal}")
+
+    def set_clock(self, address: str, error: int) -> None:
+        if self.cluster.wall_errors is None:
+            raise ScenarioError("there are no clocks; begin with 'cluster clocks=yes'")
+        self.cluster.wall_errors[address] = error
+        self.cluster.set_clock(self.process(address))
+
     def force(self, address: str) -> None:
         self.cluster.handle(self.process(address), ForkRequested())
 
@@ -442,6 +463,9 @@ class Script:
             "isolate": lambda words, _: self._each(words, self.stage.isolate),
             "leave": lambda words, _: self._each(words, self.stage.leave),
             "remove": self._remove,
+            "lock": self._lock,
+            "release": lambda words, _: self.stage.release(words[0], _lock_name(_exactly(2, words)[1])),
+            "clock": self._clock,
             "fork": lambda words, _: self._each(words, self.stage.force),
             "cut": lambda words, _: self.stage.cut(*_exactly(2, words)),
             "mend": lambda words, _: self.stage.network.mend_all(),
@@ -483,11 +507,13 @@ class Script:
         sites = int(options.pop("sites", "3"))
         seed = int(options.pop("seed", "1"))
         born = options.pop("born", "yes") == "yes"
+        clocks = options.pop("clocks", "no") == "yes"
         settings: dict[str, int | str] = {
             name: {"yes": 1, "no": 0}.get(value, int(value) if value.isdigit() else value)
             for name, value in options.items()
         }
         self._stage = stage = Stage(make_config(sites, settings), seed)
+        stage.cluster.wall_errors = {} if clocks else None
         if born:
             stage.bear()
             self._show(["views"], {})
@@ -523,13 +549,24 @@ class Script:
             case "delivers":
                 key_of_message = (process.member.site, wanted)
                 is_so = lambda: key_of_message in stage.journal.delivered_at  # noqa: E731
+            case "locks":
+                is_so = lambda: _lock_name(wanted) in process.engine.locks.held  # noqa: E731
             case _:
-                raise ScenarioError(f"until {address} {verb!r}: use sends, is, views or delivers")
+                raise ScenarioError(f"until {address} {verb!r}: use sends, is, views, delivers or locks")
         stage.until(is_so, f"{address} {verb} {wanted}")
 
     def _remove(self, words: list[str], options: dict[str, str]) -> None:
         (address,) = _exactly(1, words)
         self.stage.remove(address, options.get("at", self.stage.addresses[0]))
+
+    def _lock(self, words: list[str], options: dict[str, str]) -> None:
+        address, name = _exactly(2, words)
+        self.stage.lock(address, _lock_name(name), _duration(options.get("lease", "0ms")) // MS)
+
+    def _clock(self, words: list[str], options: dict[str, str]) -> None:
+        address, error = _exactly(2, words)
+        sign = -1 if error.startswith("-") else 1
+        self.stage.set_clock(address, sign * _duration(error.lstrip("+-")))
 
     def _drop(self, words: list[str], options: dict[str, str]) -> None:
         source, to, kind = _exactly(3, words)
@@ -555,6 +592,7 @@ class Script:
             "states": _state_of,
             "digests": _digest_of,
             "log": self._log_of,
+            "locks": _locks_of,
         }
         for what in words:
             if what == "sent":
@@ -598,6 +636,25 @@ def _view_of(process: Process) -> str:
         f" electorate {listed(view.electorate)}, external {listed(view.external)},"
         f" learners {listed(view.learners)}"
     )
+
+
+def _locks_of(process: Process) -> str:
+    """Who has which, and who waits; locks of the same story together."""
+    view = process.view
+    if view is None:
+        return "no view"
+    names = {member.site: f"{member.address}#{member.site}" for member in view.members}
+    told: dict[str, list[str]] = {}
+    for lock in view.locks.locks:
+        waiting = "".join(f", then {names[claim.owner.site]}" for claim in lock.queue)
+        owner = names.get(lock.holder.owner.site, "nobody")
+        asked = "" if lock.holder.number else " unasked"
+        told.setdefault(f"of {owner}{asked}, fence {lock.fence}{waiting}", []).append(str(lock.name))
+    return "; ".join(f"{' '.join(same)} {story}" for story, same in told.items())
+
+
+def _lock_name(word: str) -> LockName:
+    return int(word) if word.isdigit() else word
 
 
 def _state_of(process: Process) -> str:

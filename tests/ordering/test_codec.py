@@ -12,8 +12,10 @@ from ordering import codec
 from ordering import packets as p
 from ordering.codec import COUNT_MAX, HEADER_BYTES, decode, encode
 from ordering.errors import DecodeError
+from ordering.locks import LEASE_MS_MAX, WAITERS_MAX
 from ordering.qos import MAJORITY, UNRELIABLE, Level, Qos, k_resilient
-from ordering.views import Member, SiteId, View, ViewId
+from ordering.slot_time import TIME_MAX
+from ordering.views import Claim, Lock, LockTable, Member, Owner, SiteId, View, ViewId
 
 BOOT = (1 << 128) - 1
 HEAD = p.Head(1 << 63, (1 << 64) - 1, SiteId(7), BOOT, 1, 2, 3, 4, 5)
@@ -40,6 +42,26 @@ members = st.builds(Member, sites, boots, st.text(st.characters(codec="utf-8"), 
 ballots = st.builds(p.Ballot, counts, any_site)
 
 
+owners = st.builds(Owner, any_site, boots, counts)
+leases = st.integers(0, LEASE_MS_MAX)
+times = st.integers(0, TIME_MAX)
+lock_names = st.integers(1, 6) | st.text(st.characters(codec="utf-8"), min_size=1, max_size=60)
+claims = st.builds(Claim, owners, counts, leases)
+locks = st.builds(Lock, lock_names, claims, counts, counts, st.lists(claims, max_size=3).map(tuple))
+tables = st.builds(
+    LockTable,
+    st.lists(locks, max_size=4, unique_by=lambda lock: lock.name).map(tuple),
+    st.lists(st.tuples(owners, counts), max_size=3).map(tuple),
+)
+wishes = st.builds(p.Wish, lock_names, st.integers(1, 5), leases, small)
+statements = st.builds(
+    p.LockStatement,
+    owners,
+    st.integers(5, COUNT_MAX),
+    st.lists(wishes, max_size=4, unique_by=lambda wish: wish.name).map(tuple),
+)
+
+
 @st.composite
 def views(draw: st.DrawFn, *, least: int = 0) -> View:
     chosen = draw(st.lists(members, min_size=least, max_size=6, unique_by=lambda member: member.site))
@@ -57,6 +79,7 @@ def views(draw: st.DrawFn, *, least: int = 0) -> View:
         draw(some(min(least, 1))),
         draw(counts),
         draw(st.lists(any_site, max_size=4).map(tuple)),
+        draw(tables),
     )
 
 
@@ -64,8 +87,8 @@ def views(draw: st.DrawFn, *, least: int = 0) -> View:
 def view_orders(draw: st.DrawFn) -> p.Order:
     view = draw(views(least=1))
     vector = tuple((member.site, draw(counts)) for member in view.members)
-    order = st.builds(p.Order, counts, small, any_site, any_site, view=st.just(view), vector=st.just(vector))
-    return draw(order)
+    placed = (draw(counts), draw(small), draw(any_site), draw(any_site))
+    return p.Order(*placed, view=view, vector=vector, time=draw(times))
 
 
 @st.composite
@@ -73,10 +96,12 @@ def positions(draw: st.DrawFn) -> p.Position:
     view = draw(views(least=1))
     vector = tuple((member.site, draw(counts)) for member in view.members)
     ts = draw(small)
-    return p.Position(draw(counts), ts, draw(st.integers(0, ts)), view, vector)
+    return p.Position(draw(counts), ts, draw(st.integers(0, ts)), view, vector, draw(times))
 
 
-acks = st.builds(p.Order, counts, small, any_site, any_site, st.lists(runs, max_size=6).map(tuple))
+acks = st.builds(
+    p.Order, counts, small, any_site, any_site, st.lists(runs, max_size=6).map(tuple), time=times
+) | st.builds(p.Order, counts, small, any_site, any_site, time=times, tick=st.booleans())
 vectors = st.lists(st.tuples(any_site, counts), max_size=6).map(tuple)
 site_tuples = st.lists(any_site, max_size=6).map(tuple)
 descents = st.builds(p.Descent, any_site, counts)
@@ -107,6 +132,7 @@ PACKETS: dict[type, st.SearchStrategy[Any]] = {
         views(),
         st.booleans(),
         vectors,
+        times,
     ),
     p.RecoveryNewList: st.builds(p.RecoveryNewList, heads, ballots, view_orders()),
     p.RecoveryAckNewList: st.builds(p.RecoveryAckNewList, heads, ballots),
@@ -115,6 +141,7 @@ PACKETS: dict[type, st.SearchStrategy[Any]] = {
     p.Orphan: st.builds(p.Orphan, heads, addresses, st.booleans(), counts),
     p.Forgotten: st.builds(p.Forgotten, heads, sites, boots, counts, counts),
     p.ChainAlive: st.builds(p.ChainAlive, heads, addresses, descents, counts, counts),
+    p.LockRequest: st.builds(p.LockRequest, heads, statements, st.booleans()),
 }
 packets: st.SearchStrategy[p.Packet] = st.one_of(*PACKETS.values())
 
@@ -235,7 +262,11 @@ def raw(packet_type: type[p.Packet], *fields: object) -> bytes:
 
 B16 = bytes(16)
 MEMBER = (1, B16, "a", 0)
-VIEW = ((1, 0), (MEMBER,), (1,), (1,), 0, ())
+NONE = ((), ())
+VIEW = ((1, 0), (MEMBER,), (1,), (1,), 0, (), NONE)
+OWNER = (1, B16, 0)
+FREE = ((0, B16, 0), 0, 0)
+LOCK = ("a", (OWNER, 1, 0), 5, 0, ())
 BODY_TABLE = [
     ("not an array", p.PollReply, raw(p.PollReply)[:-1] + b"\x01"),
     ("no fields", p.PollReply, raw(p.PollReply)),
@@ -254,31 +285,50 @@ BODY_TABLE = [
     ("sequence number 0 at an ordered level", p.Data, raw(p.Data, (1, B16, 0, (5, 0), (b"x",)))),
     ("sequence numbers overflow", p.Data, raw(p.Data, (1, B16, COUNT_MAX, (5, 0), (b"x",)))),
     ("a batch field too many", p.Data, raw(p.Data, (1, B16, 1, (5, 0), (b"x",), 0))),
-    ("an empty run", p.Ack, raw(p.Ack, (1, 1, 1, 1, ((1, 1, 0),), None, ()))),
-    ("a negative run", p.Ack, raw(p.Ack, (1, 1, 1, 1, ((1, 1, -1),), None, ()))),
-    ("a run from 0", p.Ack, raw(p.Ack, (1, 1, 1, 1, ((1, 0, 1),), None, ()))),
-    ("slot 0", p.Ack, raw(p.Ack, (1, 0, 1, 1, (), None, ()))),
-    ("a run overflows", p.Ack, raw(p.Ack, (1, 1, 1, 1, ((1, COUNT_MAX, 1),), None, ()))),
-    ("slots overflow", p.Ack, raw(p.Ack, (1, COUNT_MAX - 1, 1, 1, ((1, 1, 1), (2, 1, 1)), None, ()))),
-    ("an ACK with a view", p.Ack, raw(p.Ack, (1, 1, 1, 1, (), VIEW, ()))),
+    ("an empty run", p.Ack, raw(p.Ack, (1, 1, 1, 1, ((1, 1, 0),), None, (), 0, False))),
+    ("a negative run", p.Ack, raw(p.Ack, (1, 1, 1, 1, ((1, 1, -1),), None, (), 0, False))),
+    ("a run from 0", p.Ack, raw(p.Ack, (1, 1, 1, 1, ((1, 0, 1),), None, (), 0, False))),
+    ("slot 0", p.Ack, raw(p.Ack, (1, 0, 1, 1, (), None, (), 0, False))),
+    ("a run overflows", p.Ack, raw(p.Ack, (1, 1, 1, 1, ((1, COUNT_MAX, 1),), None, (), 0, False))),
+    ("slots overflow", p.Ack,
+     raw(p.Ack, (1, COUNT_MAX - 1, 1, 1, ((1, 1, 1), (2, 1, 1)), None, (), 0, False))),
+    ("an ACK with a view", p.Ack, raw(p.Ack, (1, 1, 1, 1, (), VIEW, (), 0, False))),
     ("a run to ask for overflows", p.Nack, raw(p.Nack, 0, 1, 1, ((1, COUNT_MAX, 2),), None)),
-    ("a NewList without a view", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), None, ()), (7, 1), ())),
-    ("a vector of strangers", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), VIEW, ((2, 0),)), (7, 1), ())),
-    ("an empty ring", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), (*VIEW[:3], (), 0, ()), ()), (7, 1), ())),
-    ("no voters", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), (*VIEW[:2], (), (1,), 0, ()), ()), (7, 1), ())),
-    ("a negative depth", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), VIEW, ((1, 0),)), (7, -1), ())),
-    ("a view after its slot", p.Collected, raw(p.Collected, (1, 5, 6, VIEW, ((1, 0),)), (7, 1), ())),
-    ("a vector that lacks a member", p.Collected, raw(p.Collected, (1, 5, 5, VIEW, ()), (7, 1), ())),
-    ("a member twice", p.NotMember, raw(p.NotMember, 1, ((1, 0), (MEMBER, MEMBER), (1,), (1,), 0, ()))),
-    ("a nameless member", p.NotMember, raw(p.NotMember, 1, ((1, 0), ((0, *MEMBER[1:]),), (), (), 0, ()))),
-    ("a foreign voter", p.NotMember, raw(p.NotMember, 1, ((1, 0), (MEMBER,), (2,), (1,), 0, ()))),
-    ("a voter twice", p.NotMember, raw(p.NotMember, 1, ((1, 0), (MEMBER,), (1, 1), (1,), 0, ()))),
-    ("a foreign ring", p.NotMember, raw(p.NotMember, 1, ((1, 0), (MEMBER,), (1,), (2,), 0, ()))),
+    ("a NewList without a view", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), None, (), 0, False), (7, 1), ())),
+    ("a vector of strangers", p.NewList,
+     raw(p.NewList, (1, 1, 1, 1, (), VIEW, ((2, 0),), 0, False), (7, 1), ())),
+    ("an empty ring", p.NewList,
+     raw(p.NewList, (1, 1, 1, 1, (), (*VIEW[:3], (), 0, (), NONE), (), 0, False), (7, 1), ())),
+    ("no voters", p.NewList,
+     raw(p.NewList, (1, 1, 1, 1, (), (*VIEW[:2], (), (1,), 0, (), NONE), (), 0, False), (7, 1), ())),
+    ("a negative depth", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), VIEW, ((1, 0),), 0, False), (7, -1), ())),
+    ("a view after its slot", p.Collected, raw(p.Collected, (1, 5, 6, VIEW, ((1, 0),), 0), (7, 1), ())),
+    ("a vector that lacks a member", p.Collected, raw(p.Collected, (1, 5, 5, VIEW, (), 0), (7, 1), ())),
+    ("a member twice", p.NotMember, raw(p.NotMember, 1, ((1, 0), (MEMBER, MEMBER), (1,), (1,), 0, (), NONE))),
+    ("a nameless member", p.NotMember,
+     raw(p.NotMember, 1, ((1, 0), ((0, *MEMBER[1:]),), (), (), 0, (), NONE))),
+    ("a foreign voter", p.NotMember, raw(p.NotMember, 1, ((1, 0), (MEMBER,), (2,), (1,), 0, (), NONE))),
+    ("a voter twice", p.NotMember, raw(p.NotMember, 1, ((1, 0), (MEMBER,), (1, 1), (1,), 0, (), NONE))),
+    ("a foreign ring", p.NotMember, raw(p.NotMember, 1, ((1, 0), (MEMBER,), (1,), (2,), 0, (), NONE))),
     ("a view without its last field", p.NotMember, raw(p.NotMember, 1, VIEW[:-1])),
     ("a long address", p.Hello, raw(p.Hello, (1, B16, "a" * 256, 0), 1, 0, B16)),
     ("an address not in UTF-8", p.Hello, raw(p.Hello, MEMBER, 1, 0, B16).replace(b"\xa1a", b"\xa1\xff")),
     ("no such change", p.ListChangeRequest, raw(p.ListChangeRequest, (9, MEMBER), False)),
     ("too many suspects", p.Poll, raw(p.Poll, 1, tuple(range(codec.MEMBERS_MAX + 1)))),
+    ("a tick with data", p.Ack, raw(p.Ack, (1, 1, 1, 1, ((1, 1, 1),), None, (), 0, True))),
+    ("a tick with a view", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), VIEW, ((1, 0),), 0, True), (7, 1), ())),
+    ("a slot time beyond 62 bits", p.Ack, raw(p.Ack, (1, 1, 1, 1, (), None, (), TIME_MAX + 1, False))),
+    ("a lock twice", p.NotMember, raw(p.NotMember, 1, (*VIEW[:-1], ((LOCK, LOCK), ())))),
+    ("a seventh handler", p.NotMember, raw(p.NotMember, 1, (*VIEW[:-1], (((7, FREE, 0, 0, ()),), ())))),
+    ("a nameless lock", p.NotMember, raw(p.NotMember, 1, (*VIEW[:-1], ((("", *LOCK[1:]),), ())))),
+    ("a long name", p.NotMember, raw(p.NotMember, 1, (*VIEW[:-1], ((("ä" * 128, *LOCK[1:]),), ())))),
+    ("too long a queue", p.NotMember,
+     raw(p.NotMember, 1, (*VIEW[:-1], (((*LOCK[:4], (FREE,) * (WAITERS_MAX + 1)),), ())))),
+    ("a wish for two", p.LockRequest, raw(p.LockRequest, (OWNER, 1, (("a", 1, 0, 1),) * 2), False)),
+    ("a wish of the future", p.LockRequest, raw(p.LockRequest, (OWNER, 1, (("a", 2, 0, 1),)), False)),
+    ("too long a lease", p.LockRequest,
+     raw(p.LockRequest, (OWNER, 1, (("a", 1, LEASE_MS_MAX + 1, 1),)), False)),
+    ("a statement without a version", p.LockRequest, raw(p.LockRequest, (OWNER, 0, ()), False)),
     ("a negative round", p.RecoveryAckNewList, raw(p.RecoveryAckNewList, (-1, 1))),
 ]  # fmt: skip
 
@@ -303,13 +353,17 @@ def test_when_a_table_entry_is_mended_then_it_is_accepted() -> None:
     assert decode(raw(p.Data, (1, B16, 1, (5, 0), (b"x",))))
     assert decode(raw(p.Data, (1, B16, 0, (0, 0), (b"x",))))
     assert decode(raw(p.Data, (1, B16, 1, (4, 1), (b"x",))))
-    assert decode(raw(p.Ack, (1, COUNT_MAX - 2, 1, 1, ((1, 1, 1), (2, 1, 1)), None, ())))
-    assert decode(raw(p.NewList, (1, 1, 1, 1, (), VIEW, ((1, 0),)), (7, 1), ()))
+    assert decode(raw(p.Ack, (1, COUNT_MAX - 2, 1, 1, ((1, 1, 1), (2, 1, 1)), None, (), 0, False)))
+    assert decode(raw(p.NewList, (1, 1, 1, 1, (), VIEW, ((1, 0),), 0, False), (7, 1), ()))
     assert decode(raw(p.NotMember, 1, VIEW))
-    assert decode(raw(p.Collected, (1, 5, 5, VIEW, ((1, 0),)), (7, 1), ()))
+    assert decode(raw(p.Collected, (1, 5, 5, VIEW, ((1, 0),), 0), (7, 1), ()))
     assert decode(raw(p.Hello, (1, B16, "a" * 255, 0), 1, 0, B16))
     assert decode(raw(p.ListChangeRequest, (5, MEMBER), False))
     assert decode(raw(p.Poll, 1, tuple(range(codec.MEMBERS_MAX))))
+    assert decode(raw(p.Ack, (1, 1, 1, 1, (), None, (), TIME_MAX, True)))
+    assert decode(raw(p.NotMember, 1, (*VIEW[:-1], ((LOCK, (6, FREE, 0, 0, (FREE,) * WAITERS_MAX)), ()))))
+    assert decode(raw(p.NotMember, 1, (*VIEW[:-1], ((("ä" * 127, *LOCK[1:]),), ()))))
+    assert decode(raw(p.LockRequest, (OWNER, 1, (("a", 1, LEASE_MS_MAX, 1),)), False))
 
 
 def test_when_an_unreliable_message_has_no_number_then_it_is_accepted() -> None:
@@ -378,7 +432,12 @@ def test_when_the_largest_views_come_then_time_stays_bounded() -> None:
     crowd = tuple((site, B16, "", 0) for site in range(1, codec.MEMBERS_MAX + 1))
     names = tuple(range(1, codec.MEMBERS_MAX + 1))
     vector = tuple((site, 1) for site in names)
-    datagram = raw(p.NewList, (1, 1, 1, 1, (), ((1, 0), crowd, names, names, 1, names), vector), (7, 1), ())
+    datagram = raw(
+        p.NewList,
+        (1, 1, 1, 1, (), ((1, 0), crowd, names, names, 1, names, NONE), vector, 0, False),
+        (7, 1),
+        (),
+    )
     start = time.perf_counter()
     packet, _ = decode(datagram)
     assert time.perf_counter() - start < 0.5

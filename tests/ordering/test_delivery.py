@@ -8,6 +8,7 @@ from ordering.config import Config
 from ordering.delivery import DeliveryCursor
 from ordering.effects import Deliver, Delivery, InstallView, LevelReached, Retract
 from ordering.errors import InvariantViolation
+from ordering.lock_requests import LockRequests
 from ordering.packets import Batch, Order, Run
 from ordering.qos import MAJORITY, SOURCE_ORDERED, TOTAL, TOTALLY_ORDERED, Level, Qos, k_resilient
 from ordering.site import Site
@@ -24,7 +25,7 @@ class Bench:
     def __init__(self) -> None:
         self.site = Site(Config(group="g", founders=("a1", "a2", "a3")), MEMBERS[0], Random(1))
         self.site.queue.found(VIEW)
-        self.cursor = DeliveryCursor(self.site)
+        self.cursor = DeliveryCursor(self.site, LockRequests(self.site))
         self.order(view=VIEW)
         self.levels(majority=1)
 

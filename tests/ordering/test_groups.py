@@ -18,9 +18,10 @@ from ordering.effects import (
     SetTimer,
 )
 from ordering.engine import Engine
-from ordering.errors import GroupError, InvariantViolation, MembershipError, NotMember
+from ordering.errors import GroupError, InvariantViolation, LockError, MembershipError, NotMember
 from ordering.events import (
     ChangeRequested,
+    LockRequested,
     PacketsReceived,
     Started,
     StateTransferred,
@@ -184,11 +185,12 @@ def test_when_a_group_of_one_starts_then_its_view_is_its_own() -> None:
     [
         (SubmitRequested((b"x",)), NotMember),
         (ChangeRequested(ChangeKind.LEAVE), MembershipError),
+        (LockRequested("door"), LockError),
     ],
-    ids=["submit", "change"],
+    ids=["submit", "change", "lock"],
 )
 def test_when_an_engine_refuses_then_the_caller_hears_it_and_nothing_has_changed(
-    event: SubmitRequested | ChangeRequested, refusal: type[Exception]
+    event: SubmitRequested | ChangeRequested | LockRequested, refusal: type[Exception]
 ) -> None:
     groups = Groups()
     started(groups, "orders", "a", "b")
@@ -401,6 +403,8 @@ def test_when_a_group_has_stopped_then_it_answers_as_one_that_ended_until_it_is_
     outrun(started(groups, "orders"))
     [outcome] = groups.handle(TimerFired(), LATE)
     assert outcome.error is not None
+    with pytest.raises(LockError, match=r"'orders': stopped by InvariantViolation"):
+        groups.handle(InGroup("orders", LockRequested("door")), LATE)
     with pytest.raises(NotMember, match=r"'orders': stopped by InvariantViolation\('time went back"):
         groups.handle(InGroup("orders", SubmitRequested((b"x",))), LATE)
     assert groups.handle(InGroup("orders", StateTransferred(1)), LATE) == []

@@ -35,7 +35,7 @@ LEARNER = view_of(1, 2, 3, 4, electorate=(1, 2, 3))
 
 
 def apply(view: View, wanted: Change, after: int = 1, *, joint: bool = False) -> View | None:
-    return apply_change(view, wanted, SiteId(after), 40, joint=joint)
+    return apply_change(view, wanted, SiteId(after), 40, 0, joint=joint)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ who must have everything at the end.
 order               total_order, causal_order, source_order, integrity, single_token
 membership          virtual_synchrony, view_agreement, hold_statements, voters_have_state
 nothing is lost     resilience, agreement, digest, promises
-work gets done      liveness, bounds, nack_rate
+locks and time      lock_exclusion, handler_locks, slot_time
+work gets done      liveness, lock_liveness, bounds, nack_rate
 ==================  ===============================================================================
 """
 
@@ -18,14 +19,18 @@ from ordering.simulator.checkers.base import Checker
 from ordering.simulator.checkers.bounds import Bounds
 from ordering.simulator.checkers.causal_order import CausalOrder
 from ordering.simulator.checkers.digest import Digest
+from ordering.simulator.checkers.handler_locks import HandlerLocks
 from ordering.simulator.checkers.history import History, OrderChecker
 from ordering.simulator.checkers.hold_statements import HoldStatements
 from ordering.simulator.checkers.integrity import Integrity
 from ordering.simulator.checkers.liveness import Liveness
+from ordering.simulator.checkers.lock_exclusion import LockExclusion
+from ordering.simulator.checkers.lock_liveness import LockLiveness
 from ordering.simulator.checkers.nack_rate import NackRate
 from ordering.simulator.checkers.promises import Promises
 from ordering.simulator.checkers.resilience import Resilience
 from ordering.simulator.checkers.single_token import SingleToken
+from ordering.simulator.checkers.slot_time import SlotTime
 from ordering.simulator.checkers.source_order import SourceOrder
 from ordering.simulator.checkers.total_order import TotalOrder
 from ordering.simulator.checkers.view_agreement import ViewAgreement
@@ -49,6 +54,10 @@ ALL_CHECKERS: tuple[type[Checker], ...] = (
     HoldStatements,
     VotersHaveState,
     Promises,
+    LockExclusion,
+    HandlerLocks,
+    SlotTime,
+    LockLiveness,
 )
 
 

@@ -44,7 +44,9 @@ class ViewAgreement(Checker):
             before = self._current.get(site)
             forked = False
             if not effect.view.id.revision:
-                forked = self._opened.setdefault(effect.chain, effect.ts) == effect.ts
+                opened = min(self._opened.get(effect.chain, effect.ts), effect.ts)
+                self._opened[effect.chain] = opened  # a joiner may be told of a later epoch first
+                forked = opened == effect.ts
             if before is not None and site not in self._leapt:
                 self._check_electorate(before, effect.view, now, forked=forked)
             self._current[site] = effect.view
