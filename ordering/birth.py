@@ -23,7 +23,7 @@ from ordering.naming import chain_id
 from ordering.packets import Head, Hello, Standing
 from ordering.site import Site, Timer
 from ordering.state import State
-from ordering.views import Member, View, ViewId
+from ordering.views import Member, View, ViewId, majority_of
 
 
 class Birth:
@@ -74,6 +74,16 @@ class Birth:
         if len(members) < len(site.config.founders):
             return None
         return View(ViewId(0, 0), members, tuple(m.site for m in members), ())
+
+    def has_failed(self, view: View, *, nothing_accepted: bool) -> bool:
+        """Whether the birth we entered cannot come about. ``nothing_accepted``: no install was, for sure."""
+        if self.is_void(view):
+            return True
+        renewed = self.renewed(view)
+        if renewed > 0 and nothing_accepted:
+            return True
+        # With a majority of its founders the chain itself has died, decided or not.
+        return renewed > len(view.members) - majority_of(view.electorate)
 
     def is_void(self, view: View) -> bool:
         """Whether a founder we count on has entered another birth: then it never entered ours, so

@@ -9,6 +9,7 @@ which is RMP's rule for mixed levels (the lower level decides).
 
 from ordering.effects import Deliver, Delivery, InstallView, LevelReached, Retract
 from ordering.errors import InvariantViolation
+from ordering.multirpc import MultiRpc
 from ordering.ordering_queue import Source
 from ordering.packets import Batch, Order, Position
 from ordering.qos import Level, Qos
@@ -19,8 +20,9 @@ from ordering.views import View, ViewId, majority_of
 class DeliveryCursor:
     """How far the application has been told."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, rpc: MultiRpc) -> None:
         self.site = site
+        self.rpc = rpc
         self.cursor = 0  # last slot of the last block delivered whole
         self.part = 0  # slots already delivered of the block after it
         self.view: View | None = None  # the last view the application was told of
@@ -34,12 +36,13 @@ class DeliveryCursor:
     def leap(self, position: Position) -> None:
         """The application has the state of everything up to the position, and the view there."""
         majority = self.site.stability.majority
+        self.rpc.table.leap()
         if self.cursor + self.part > majority:
             self.site.out.append(Retract(majority))
         self.cursor = position.ts
         self.part = 0
         if self.view is None or self.view.id < position.view.id:
-            self.view = position.view
+            self.view = self.rpc.view = position.view
             chain = self.site.chain_of(position.ts)
             self.site.out.append(InstallView(position.view_ts, chain, position.view))
         self._told = LevelReached(max(position.ts, self._told.majority), self._told.stable)
@@ -72,7 +75,7 @@ class DeliveryCursor:
             if self.site.stability.majority < order.ts:
                 return False
             self._flush()
-            self.view = order.view
+            self.view = self.rpc.view = order.view
             self.site.out.append(InstallView(order.ts, self.site.chain_of(order.ts), order.view))
             return True
         for ts, batch in self.site.queue.segments(order):
@@ -84,6 +87,10 @@ class DeliveryCursor:
                 if reached is None:
                     return False
                 self._take(ts, batch, reached, source)
+            else:
+                reached = Level.SOURCE_ORDERED
+            if batch.calls:
+                self.rpc.placed(order, ts, batch, reached)
             self.part = ts - order.ts + len(batch.messages) - 1
         return True
 
@@ -96,7 +103,11 @@ class DeliveryCursor:
             # Delivered for good, whatever becomes of the slot: remembered until that is collected.
             source.early[batch.first_seq] = batch.last_seq
             ts = 0
-        self._ready.append(Delivery(ts, batch.source, batch.first_seq, batch.qos, reached, batch.messages))
+        calls = batch.calls
+        owed = self.rpc.owed(calls) if calls else ()
+        self._ready.append(
+            Delivery(ts, batch.source, batch.first_seq, batch.qos, reached, batch.messages, calls, owed)
+        )
         source.delivered = batch.last_seq
         source.skip_early()
 
@@ -150,6 +161,7 @@ class DeliveryCursor:
             raise InvariantViolation(f"slots above {ts} are majority-held and about to be erased")
         self.cursor = ts
         self.part = 0
+        self.rpc.table.erase_above(ts)
         self.site.out.append(Retract(ts))
 
     def _flush(self) -> None:

@@ -20,6 +20,7 @@ from ordering.events import (
     Event,
     ForkRequested,
     PacketsReceived,
+    ReplyRequested,
     Started,
     StateTransferred,
     SubmitRequested,
@@ -29,6 +30,7 @@ from ordering.fork import Fork
 from ordering.kin import ROLL_CALL
 from ordering.lanes import Lanes
 from ordering.membership import Membership
+from ordering.multirpc import MultiRpc
 from ordering.packets import ChangeKind, Order, Packet, Standing
 from ordering.recovery import Recovery
 from ordering.removal import Removal
@@ -39,10 +41,10 @@ from ordering.state import LEGAL_PACKETS, MOVES, RING, State
 from ordering.submission import Submission
 from ordering.token import Token
 from ordering.transfer import Transfer
-from ordering.views import Member, SiteId, View, ViewId, majority_of
+from ordering.views import Member, SiteId, View, ViewId
 
-# Who is in no chain yet can ask to be let in, or whether there is a group at all; nothing else.
-_FROM_OUTSIDE = (p.Hello, p.ListChangeRequest)
+# Who is in no chain can call, ask to be let in, or ask whether there is a group at all; nothing else.
+_FROM_OUTSIDE = (p.Hello, p.ListChangeRequest, p.NonMemberData)
 
 
 def _nothing_new(_: p.ChainAlive) -> None:
@@ -64,7 +66,8 @@ class Engine:
         self.retransmission = Retransmission(site, self.rtt, self.transfer)
         self.lanes = Lanes(site, self.rtt)
         self.submission = Submission(site, self.detection, self.lanes, self.rtt)
-        self.delivery = DeliveryCursor(site)
+        self.rpc = MultiRpc(site, self.detection, self.membership, self.submission, self.lanes, self.rtt)
+        self.delivery = DeliveryCursor(site, self.rpc)
         self.birth = Birth(site)
         self.fork = Fork(site, self.detection, self.recovery)
         self.token = Token(site, self.detection, self.rtt, self._check_suspects)
@@ -91,6 +94,8 @@ class Engine:
             p.DataConfirm: self.lanes.on_confirm,
             p.Orphan: self.fork.on_orphan,
             p.ChainAlive: _nothing_new,
+            p.NonMemberData: self.rpc.on_data,
+            p.NonMemberReply: self.rpc.on_reply,
         }
         self._timers = {
             Timer.DATA: self.submission.fire,
@@ -105,6 +110,7 @@ class Engine:
             Timer.LANE: self.lanes.fire,
             Timer.FORK: self._fire_fork,
             Timer.LOST: self.removal.fire,
+            Timer.CALL: self.rpc.fire,
         }
 
     # -- the door --------------------------------------------------------------------------------
@@ -133,6 +139,8 @@ class Engine:
                 self._fire_due()
             case SubmitRequested():
                 self.submission.submit(event, self.delivery.view)
+            case ReplyRequested(replies):
+                self.rpc.reply(replies)
             case Started(founder):
                 self._start(founder=founder)
             case ChangeRequested(kind, subject):
@@ -260,6 +268,7 @@ class Engine:
         site = self.site
         if site.state is not State.GONE:
             self.submission.abandon()
+            self.submission.requests.abandon()
             site.out.append(EndMembership(ending))
             site.state = State.GONE
 
@@ -529,6 +538,7 @@ class Engine:
         site = self.site
         if site.outside:
             return
+        self.rpc.take_in()
         frontier, level, sent = site.queue.frontier, site.stability.majority + site.stability.stable, False
         while site.state is not State.GONE:
             self._advance()
@@ -557,6 +567,7 @@ class Engine:
                 level_moved=site.stability.majority + site.stability.stable > level,
                 sent_order=sent,
             )
+        self.rpc.answer()
         self.retransmission.watch()
 
     def _advance(self) -> None:
@@ -641,20 +652,12 @@ class Engine:
     def _fire_recovery(self) -> None:
         """A birth that cannot come about, for a founder died in it, is tried anew under new boots."""
         site = self.site
-        if site.epoch == 0 and self._birth_has_failed():
+        if site.epoch == 0 and self.birth.has_failed(
+            site.view, nothing_accepted=self.recovery.nothing_accepted()
+        ):
             self._end(Ending.UNBORN)
         else:
             self.recovery.fire()
-
-    def _birth_has_failed(self) -> bool:
-        view = self.site.view
-        if self.birth.is_void(view):
-            return True
-        renewed = self.birth.renewed(view)
-        if renewed > 0 and self.recovery.nothing_accepted():
-            return True
-        # With a majority of its founders the chain itself has died, decided or not.
-        return renewed > len(view.members) - majority_of(view.electorate)
 
     def _fire_passive(self) -> None:
         """Passive detector (iRBP §4.1): no progress, nobody in particular."""

@@ -56,6 +56,7 @@ from ordering.events import (
     Event,
     ForkRequested,
     PacketsReceived,
+    ReplyRequested,
     Started,
     StateTransferred,
     SubmitRequested,
@@ -65,7 +66,9 @@ from ordering.packets import Head, Packet
 from ordering.state import State
 from ordering.views import Member
 
-LocalEvent: TypeAlias = Started | SubmitRequested | ChangeRequested | ForkRequested | StateTransferred
+LocalEvent: TypeAlias = (
+    Started | SubmitRequested | ReplyRequested | ChangeRequested | ForkRequested | StateTransferred
+)
 
 
 class InGroup(msgspec.Struct, frozen=True):

@@ -34,6 +34,7 @@ class Timer(IntEnum):
     LANE = 9
     FORK = 10
     LOST = 11
+    CALL = 12
 
 
 class Site:

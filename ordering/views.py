@@ -15,6 +15,7 @@ SiteId = NewType("SiteId", int)
 Timestamp = NewType("Timestamp", int)
 
 NO_SITE = SiteId(0)
+HANDLERS = 6  # RMP §3.2: the first six locks of a group are handler locks, numbered from 1
 
 
 class ViewId(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -94,6 +95,11 @@ class View(msgspec.Struct, frozen=True, array_like=True):
         if not (joint and self.joint_ts):
             return True
         return count_in(self.joint_electorate, present) >= majority_of(self.joint_electorate)
+
+
+def handler_holder(view: View, handler: int) -> SiteId:
+    """Who replies to requests with this handler: the first voter of the ring; NO_SITE if there is none."""
+    return next((site for site in view.ring if site in view.electorate), NO_SITE)
 
 
 def majority_of(electorate: tuple[SiteId, ...]) -> int:
