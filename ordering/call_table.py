@@ -7,11 +7,12 @@ sees it twice, and its sessions tell. What the caller has an answer to (``floor`
 """
 
 from ordering.config import Config
-from ordering.packets import Answer, Call, Receipt
+from ordering.packets import Answer, Call, NonMemberData, Receipt
 from ordering.qos import Level
 from ordering.views import NO_SITE, SiteId, View, ViewId, handler_holder
 
 NO_VIEW = ViewId(0, 0)
+HELD_BACK_MAX = 64  # packets of one caller
 
 
 class CallerRecord:
@@ -22,6 +23,7 @@ class CallerRecord:
         "boot",
         "delivered",
         "floor",
+        "held_back",
         "last",
         "replies",
         "reply_bytes",
@@ -39,6 +41,7 @@ class CallerRecord:
         # The highest ordered call that this site has forwarded, each after all before it, or that has its
         # final place in the order: a later one may follow (see ``multirpc``).
         self.last = 0
+        self.held_back: dict[int, NonMemberData] = {}  # by ``after``: what came ahead of its predecessor
         self.under_way: dict[int, None] = {}  # forwarded here, not delivered yet
         self.delivered: dict[int, Receipt] = {}
         self.replies: dict[int, Answer] = {}
@@ -52,6 +55,23 @@ class CallTable:
         self._config = config
         self.records: dict[tuple[SiteId, int], CallerRecord] = {}
         self.reply_bytes = 0
+        self.held_back_bytes = 0
+
+    def hold_back(self, record: CallerRecord, packet: NonMemberData) -> bool:
+        """Keep what came ahead of its predecessor, if there is room: networks reorder more than they lose."""
+        size = sum(map(len, packet.messages))
+        if packet.after in record.held_back:
+            return True
+        if len(record.held_back) >= HELD_BACK_MAX or self.held_back_bytes + size > self._config.call_bytes:
+            return False
+        record.held_back[packet.after] = packet
+        self.held_back_bytes += size
+        return True
+
+    def release(self, record: CallerRecord, after: int) -> NonMemberData:
+        packet = record.held_back.pop(after)
+        self.held_back_bytes -= sum(map(len, packet.messages))
+        return packet
 
     def record(self, caller: SiteId, boot: int, address: str) -> CallerRecord:
         """The caller's record, now the last to be forgotten."""
@@ -59,7 +79,10 @@ class CallTable:
         record = self.records.pop(key, None)
         if record is None:
             if len(self.records) >= self._config.callers_max:
-                self._forget_replies(self.records.pop(next(iter(self.records))))
+                forgotten = self.records.pop(next(iter(self.records)))
+                self._forget_replies(forgotten)
+                for after in list(forgotten.held_back):
+                    self.release(forgotten, after)
             record = CallerRecord(caller, boot, address)
         self.records[key] = record
         return record

@@ -20,6 +20,7 @@ accepted beyond them waits here, within ``call_messages`` and ``call_bytes``, an
 (``Overloaded``).
 """
 
+from itertools import islice
 from random import Random
 from typing import TypeAlias
 
@@ -64,7 +65,8 @@ OVERHEAD = 64  # of a message, generously
 class CallRequested(msgspec.Struct, frozen=True):
     """The application calls the group. ``view`` binds the call to one view: a member in another refuses.
 
-    Explicit addressing goes to one member; ``implicit`` to all known, one of which takes it.
+    Explicit addressing goes to one member; ``implicit`` to all known, one of which takes it. An ordered
+    call goes the way of the one before it, as long as that has no answer: their order depends on it.
     """
 
     messages: tuple[bytes, ...]
@@ -84,13 +86,16 @@ CallerEffect: TypeAlias = (
 class _Parcel:
     """Calls that travel in one packet, as long as one of them has no answer."""
 
-    __slots__ = ("first", "open", "request", "sent_at", "since", "tries")
+    __slots__ = ("first", "implicit", "late", "open", "request", "round", "sent_at", "since", "tries")
 
     def __init__(self, first: int, request: CallRequested, now: int) -> None:
         self.first = first
         self.request = request
         self.open: dict[int, None] = dict.fromkeys(range(first, first + len(request.messages)))
+        self.implicit = request.implicit
         self.since = now
+        self.late = False  # it was repeated because no answer came in time
+        self.round = -1  # in which it was sent last
         self.sent_at = 0
         self.tries = 0
 
@@ -123,6 +128,9 @@ class Caller:
         self._window = FIRST_WINDOW
         self._threshold = WINDOW_MAX
         self._credit = 0
+        self._round = 0
+        self._round_at = 0
+        self._gap = False  # a member misses a call
         self._due = 0  # when to repeat, 0: nothing to repeat
         self._wait_until = 0  # a member asked for patience
         self._wake_at = 0
@@ -147,7 +155,7 @@ class Caller:
             case TimerFired():
                 self._wake_at = 0
                 if self._due and self._due <= now:
-                    self._repeat()
+                    self._fire()
         self._pump()
         self._set_timer()
         return self._out
@@ -204,25 +212,25 @@ class Caller:
     # -- sending ---------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Send what was never sent, in order, as far as the window allows."""
+        """Send, in order, what was not sent in this round, as far as the window allows."""
         if self._now < self._wait_until:
             return
-        under_way = sum(1 for parcel in self._parcels.values() if parcel.tries)
-        after = 0
-        for parcel in list(self._parcels.values()):
-            if not parcel.tries:
-                if under_way >= self._window:
-                    break
-                under_way += 1
-                self._send(parcel, after)
+        before: _Parcel | None = None
+        for parcel in list(islice(self._parcels.values(), self._window)):
+            if parcel.round != self._round:
+                self._send(parcel, before)
             if parcel.open and parcel.request.qos.rides_the_ring:
-                after = next(reversed(parcel.open))
+                before = parcel
         if self._parcels and not self._due:
             self._due = self._now + self.rtt.rto
 
-    def _send(self, parcel: _Parcel, after: int) -> None:
-        """The part of the parcel that has no answer."""
+    def _send(self, parcel: _Parcel, before: _Parcel | None) -> None:
+        """The part of the parcel that has no answer. ``before`` is the last ordered one ahead of it: it goes
+        the same way, for only who has forwarded that one forwards this."""
         request = parcel.request
+        parcel.implicit = request.implicit
+        if before is not None and request.qos.rides_the_ring:
+            parcel.implicit = before.implicit
         first, last = next(iter(parcel.open)), next(reversed(parcel.open))
         messages = request.messages[first - parcel.first : last - parcel.first + 1]
         member = self.member
@@ -235,14 +243,15 @@ class Caller:
             request.qos,
             messages,
             next(iter(self._of)),
-            after,
+            next(reversed(before.open)) if before is not None else 0,
             request.view if request.view is not None else self.view,
             bound=request.view is not None,
-            turn=self._turn if request.implicit else None,
+            turn=self._turn if parcel.implicit else None,
         )
         parcel.tries += 1
+        parcel.round = self._round
         parcel.sent_at = self._now
-        if request.implicit:
+        if parcel.implicit:
             self._out.append(Multicast(self.addresses, packet))
         else:
             self._out.append(Unicast(self.addresses[self._target % len(self.addresses)], packet))
@@ -251,29 +260,35 @@ class Caller:
             for number in list(parcel.open):
                 self._close(number)
 
+    def _fire(self) -> None:
+        if self._gap:
+            self._begin_round()
+            self._due = self._now + self.rtt.rto
+        else:
+            self._repeat()
+
     def _repeat(self) -> None:
         """Nothing was heard in time: all that has no answer, in order, to another member."""
         self._give_up()
+        for parcel in self._parcels.values():
+            parcel.late = parcel.tries > 0
         self._tries += 1
         self._threshold = max(self._window // 2, 2)
         self._window = max(self._window // 2, 1)
         self._go_on_elsewhere()
-        self._send_again()
+        backoff = min(self.rtt.rto << min(self._tries, 6), self.config.rto_max_ms * MS)
+        self._due = self._now + backoff + self._rng.randrange(backoff // 4 + 1) if self._parcels else 0
 
     def _go_on_elsewhere(self) -> None:
         self._target = (self._target + 1) % len(self.addresses)
         self._turn += 1
+        self._begin_round()
 
-    def _send_again(self) -> None:
-        after = 0
-        for count, parcel in enumerate(list(self._parcels.values())):
-            if not parcel.tries or count >= max(self._window, 1):
-                break
-            self._send(parcel, after)
-            if parcel.open and parcel.request.qos.rides_the_ring:
-                after = next(reversed(parcel.open))
-        backoff = min(self.rtt.rto << min(self._tries, 6), self.config.rto_max_ms * MS)
-        self._due = self._now + backoff + self._rng.randrange(backoff // 4 + 1) if self._parcels else 0
+    def _begin_round(self) -> None:
+        """Whoever is asked now forwards nothing before it has all that is before it: from the first on."""
+        self._round += 1
+        self._round_at = self._now
+        self._gap = False
 
     def _give_up(self) -> None:
         config = self.config
@@ -325,9 +340,7 @@ class Caller:
                         if answer.number in self._of:
                             self._finish(answer.number)
                             self._out.append(
-                                CallAnswered(
-                                    answer.number, answer.ts, answer.payload, packet.directory.view
-                                )
+                                CallAnswered(answer.number, answer.ts, answer.payload, packet.directory.view)
                             )
                 case NonMemberRefusal():
                     self._on_refusal(packet)
@@ -349,12 +362,12 @@ class Caller:
         assert parcel is not None
         if parcel.tries == 1:
             self.rtt.sample(self._now - parcel.sent_at)
-        else:
+        elif parcel.late:
             self.rtt.late()
         self._tries = 0
         if not parcel.open:
             self._open_window()
-        if self._of:
+        if self._of and not self._gap:
             self._due = self._now + self.rtt.rto
 
     def _open_window(self) -> None:
@@ -386,7 +399,12 @@ class Caller:
                 self._window = max(self._window // 2, 1)
                 self._wait(max(packet.retry_ms * MS, 1))
             case Refusal.GAP:
-                self._send_again()
+                # Everything that was under way shows the same gap; one round fills it, and no round
+                # follows another at once.
+                self._gap = True
+                self._due = max(self._round_at + self.config.rto_min_ms * MS, self._now + 1)
+                if self._due == self._now + 1:
+                    self._fire()
 
     def _wait(self, ns: int) -> None:
         """Repeat later; calls that were not sent yet wait as well."""

@@ -58,6 +58,7 @@ CALL_OVERHEAD = 48  # what the codec adds to a call beside its address, at most
 ADDRESSES_TOLD = 64
 RECEIPTS_MAX = 1024
 REFUSED_MAX = 1024
+OVERTAKEN = 3  # packets that overtook one: by then it is lost rather than late (TCP's three duplicates)
 
 T = TypeVar("T")
 
@@ -94,9 +95,7 @@ class MultiRpc:
         site = self.site
         head = packet.head
         if packet.passed_on:
-            known = self.table.records.get((head.sender, head.boot))
-            if known is not None:
-                self._repeat(packet, known)
+            self._on_passed_on(packet)
             return
         if self.view is None or not self._is_my_turn(packet, self.view):
             site.count("calls for another member")
@@ -116,6 +115,8 @@ class MultiRpc:
         if not fresh:
             return
         reason = self._refusal(packet, record, fresh, self.view)
+        if reason is Refusal.GAP and self._may_fill(packet, record):
+            return
         if reason is not None:
             self._refuse(packet, record, reason)
             return
@@ -125,6 +126,18 @@ class MultiRpc:
             self._arrived.append((packet.qos, call, packet.messages[offset]))
         if packet.qos.rides_the_ring:
             record.last = max(record.last, packet.first + fresh[-1])
+            self._release(record)
+
+    def _may_fill(self, packet: NonMemberData, record: CallerRecord) -> bool:
+        """Whether the packet can wait for the one it has overtaken, and that is not likely to be lost."""
+        return self.table.hold_back(record, packet) and len(record.held_back) < OVERTAKEN
+
+    def _release(self, record: CallerRecord) -> None:
+        """What was held back for want of a predecessor may have it now."""
+        for after in sorted(record.held_back):
+            if after <= record.last or after < record.floor:
+                self.on_data(self.table.release(record, after))
+                return  # which has seen to the rest
 
     def _is_my_turn(self, packet: NonMemberData, view: View) -> bool:
         """Implicit addressing reaches all; one of the ring forwards, another for each caller and turn."""
@@ -220,7 +233,6 @@ class MultiRpc:
 
     def reply(self, replies: tuple[Reply, ...]) -> None:
         """The application answers requests, first or again."""
-        site = self.site
         for reply in replies:
             call = reply.call
             record = self.table.record(call.caller, call.boot, call.address)
@@ -228,11 +240,13 @@ class MultiRpc:
             if call.flags & CallFlag.TO_GROUP:
                 self._reply_to_group(call, answer, record)
                 continue
-            answer = self.table.keep_reply(record, answer)
-            if call.caller == site.me:
-                self.requests.answered(answer, self._view_id)
-            else:
-                self._answers.append((record, answer))
+            self._answer(record, self.table.keep_reply(record, answer))
+
+    def _answer(self, record: CallerRecord, answer: Answer) -> None:
+        if record.site == self.site.me:
+            self.requests.answered(answer, self._view_id)
+        else:
+            self._answers.append((record, answer))
 
     def _reply_to_group(self, call: Call, answer: Answer, record: CallerRecord) -> None:
         """As a message of this site, once. Where it does not fit in the window the request is repeated."""
@@ -256,36 +270,55 @@ class MultiRpc:
 
     def _repeat(self, packet: NonMemberData, record: CallerRecord) -> None:
         """Answer again what has been delivered, or ask the one who owes the reply to."""
-        pass_on = False
-        for offset, message in enumerate(packet.messages):
+        ask_holder = False
+        for offset in range(len(packet.messages)):
             receipt = record.delivered.get(packet.first + offset)
             if receipt is None:
                 continue
-            call = packet.call(offset)
             self.site.count("calls repeated")
-            reply = record.replies.get(call.number)
-            if not call.handler:
-                self._acknowledge(call, record, receipt)
-            elif call.flags & CallFlag.TO_GROUP and reply is not None:
-                continue  # on its way, as a message of this site
+            reply = record.replies.get(packet.first + offset)
+            if not packet.handler:
+                self._acknowledge(packet.call(offset), record, receipt)
             elif reply is not None:
-                self._answers.append((record, reply))
-            elif self.view is not None and handler_holder(self.view, call.handler) == self.site.me:
-                self.site.out.append(CallRepeated(call, message))
+                # Also what went to the group: who asks again has a state that reaches beyond it.
+                self._answer(record, reply)
             else:
-                pass_on = True
-        if pass_on and not packet.passed_on and self.view is not None:
-            holder = handler_holder(self.view, packet.handler)
-            if holder != NO_SITE:
-                self.site.unicast(holder, msgspec.structs.replace(packet, passed_on=True))
+                ask_holder = True
+        if ask_holder:
+            self._ask_holder(packet)
+
+    def _ask_holder(self, packet: NonMemberData) -> None:
+        holder = handler_holder(self.view, packet.handler) if self.view is not None else NO_SITE
+        if holder == self.site.me:
+            self._on_passed_on(packet)
+        elif holder != NO_SITE:
+            self.site.unicast(holder, msgspec.structs.replace(packet, passed_on=True))
+
+    def _on_passed_on(self, packet: NonMemberData) -> None:
+        """Somebody was told of the request, and this site owes the reply: whether it was told as well, or
+        has the request only as part of a state, its application knows."""
+        if self.view is None or handler_holder(self.view, packet.handler) != self.site.me:
+            self.site.count("requests passed on in vain")
+            return
+        record = self.table.record(packet.head.sender, packet.head.boot, packet.address)
+        self.table.raise_floor(record, packet.floor)
+        for offset, message in enumerate(packet.messages):
+            reply = record.replies.get(packet.first + offset)
+            if reply is not None:
+                self._answer(record, reply)
+            elif packet.first + offset >= record.floor:
+                self.site.out.append(CallRepeated(packet.call(offset), message))
 
     def fire(self) -> None:
-        """Ask again for replies to this member's own requests, once they have been delivered here."""
+        """Ask again for replies to this member's own requests."""
         me = self.site.member
-        record = self.table.records.get((me.site, me.boot))
+        record = self.table.record(me.site, me.boot, me.address)
         for request in self.requests.overdue():
-            if record is not None and request.call.number in record.delivered:
-                self._repeat(self._as_packet(request), record)
+            packet = self._as_packet(request)
+            if request.call.number in record.delivered:
+                self._repeat(packet, record)
+            else:
+                self._ask_holder(packet)
 
     def _as_packet(self, request: Request) -> NonMemberData:
         call = request.call

@@ -1,11 +1,14 @@
 """Hosts, their processes, the network between them, and everyone who watches."""
 
 from random import Random
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from ordering.config import MS, Config
 from ordering.effects import (
     Accepted,
+    CallRepeated,
+    CallsTaken,
     Deliver,
     Effect,
     Ending,
@@ -19,7 +22,14 @@ from ordering.effects import (
     Unicast,
 )
 from ordering.errors import InvariantViolation, SubmitError
-from ordering.events import Event, PacketsReceived, Started, StateTransferred, SubmitRequested
+from ordering.events import (
+    Event,
+    PacketsReceived,
+    ReplyRequested,
+    Started,
+    StateTransferred,
+    SubmitRequested,
+)
 from ordering.packets import Packet
 from ordering.qos import Qos
 from ordering.simulator.checkers.base import Checker
@@ -28,6 +38,9 @@ from ordering.simulator.network import Network
 from ordering.simulator.process import TIMER, Process
 from ordering.state import State
 from ordering.views import Member, SiteId, View
+
+if TYPE_CHECKING:
+    from ordering.simulator.callers import CallerProcess
 
 TRANSFER_RETRY = 20 * MS
 RESTART_AFTER_END = 50 * MS
@@ -46,6 +59,7 @@ class Cluster:
         self.checkers = checkers
         self.processes: dict[str, Process] = {}
         self.graveyard: list[Process] = []
+        self.callers: dict[str, CallerProcess] = {}
         self.trace = 0
         self.pairs: dict[tuple[State, type], int] = {}
         self.broken: list[str] = []  # engines that stopped on an invariant
@@ -154,6 +168,9 @@ class Cluster:
         state = process.engine.state
         line = f"{now} {process.member.site} {type(event).__name__} {state.value} {len(effects)}"
         self.trace = crc32(line.encode(), self.trace)
+        if process.replica.answers:
+            answers, process.replica.answers = tuple(process.replica.answers), []
+            self.handle(process, ReplyRequested(answers))
 
     def _perform(self, process: Process, effect: Effect, now: int) -> None:
         for on_effect in self._on_effect:
@@ -178,6 +195,11 @@ class Cluster:
             case InstallView(ts, _, view):
                 process.view = view
                 process.view_ts = ts
+            case CallRepeated(call, message):
+                process.replica.repeat(call, message)
+            case CallsTaken(batch):
+                for listener in self.checkers:
+                    listener.on_submit(process, batch.first_seq, batch.messages, batch.qos, now)
             case RequestState(ts, _, donors):
                 process.wanted_state = ts
                 delay = self.transfer_rng.choice(self.transfer_ms) * MS
@@ -203,6 +225,8 @@ class Cluster:
         process = self.processes.get(address)
         if process is not None and process.alive:
             self.handle(process, PacketsReceived((packet,)))
+        elif process is None and address in self.callers:
+            self.callers[address].arrive(packet)
 
     def _apply(self, process: Process) -> None:
         if process.engine.site.queue.base and not process.has_state and not self._founded(process):
@@ -240,9 +264,23 @@ class Cluster:
 
     def submit(self, process: Process, messages: tuple[bytes, ...], qos: Qos) -> SubmitError | None:
         """Submit as an application would; a refusal is an answer, not a failure."""
+        return self._submit(process, SubmitRequested(messages, qos))
+
+    def request(
+        self,
+        process: Process,
+        messages: tuple[bytes, ...],
+        qos: Qos,
+        *,
+        handler: int = 1,
+        to_group: bool = False,
+    ) -> SubmitError | None:
+        """Submit what the holder of a handler lock is to reply to."""
+        return self._submit(process, SubmitRequested(messages, qos, handler, to_group))
+
+    def _submit(self, process: Process, event: SubmitRequested) -> SubmitError | None:
         if process.paused:
             return None
-        event = SubmitRequested(messages, qos)
         try:
             effects = process.engine.handle(event, process.local_time(self.clock.now))
         except SubmitError as refusal:
@@ -253,6 +291,8 @@ class Cluster:
         for effect in effects:
             if isinstance(effect, Accepted):
                 for listener in self.checkers:
-                    listener.on_submit(process, effect.first_seq, messages, qos, self.clock.now)
+                    listener.on_submit(process, effect.first_seq, event.messages, event.qos, self.clock.now)
+                    if effect.first_number:
+                        listener.on_called(process.member, effect.first_number, event, self.clock.now)
         self._settle(process, event, effects)
         return None

@@ -7,6 +7,7 @@ import msgspec
 
 from ordering.config import MS
 from ordering.effects import Effect, InstallView
+from ordering.simulator.callers import Callers
 from ordering.simulator.checkers import make_checkers
 from ordering.simulator.checkers.base import Checker
 from ordering.simulator.cluster import Cluster
@@ -27,6 +28,7 @@ class Report(msgspec.Struct, kw_only=True):
     simulated_ns: int
     submitted: int
     refused: int
+    calls: int = 0
     applied: int
     views: int
     packets: int
@@ -72,9 +74,11 @@ def simulate(plan: Plan, extra: tuple[Checker, ...] = (), *, stop_broken: bool =
         cluster.transfer_ms = (0, 0, 20, 200, 800)
     workload = Workload(cluster, Random(rng.getrandbits(64)), plan.rate)
     kinds = plan.draw_kinds(rng)
+    count, callers_rng = plan.draw_callers()
+    callers = Callers(cluster, callers_rng, count)
     gap_ms = 400 if plan.faults is FaultMix.LIGHT else rng.choice((100, 200, 400))
     injector = Injector(cluster, Random(rng.getrandbits(64)), kinds, gap_ms)
-    _play(plan, cluster, workload, injector, rng)
+    _play(plan, cluster, workload, callers, injector, rng)
     violations = [] if stop_broken else list(cluster.broken)
     for checker in checkers:
         violations += checker.violations
@@ -84,6 +88,7 @@ def simulate(plan: Plan, extra: tuple[Checker, ...] = (), *, stop_broken: bool =
         simulated_ns=cluster.clock.now,
         submitted=workload.submitted,
         refused=workload.refused,
+        calls=callers.calls,
         applied=len(tally.applied),
         views=len(tally.views),
         packets=cluster.network.sent,
@@ -93,7 +98,9 @@ def simulate(plan: Plan, extra: tuple[Checker, ...] = (), *, stop_broken: bool =
     )
 
 
-def _play(plan: Plan, cluster: Cluster, workload: Workload, injector: Injector, rng: Random) -> None:
+def _play(
+    plan: Plan, cluster: Cluster, workload: Workload, callers: Callers, injector: Injector, rng: Random
+) -> None:
     """Birth, load under faults, heal, and the time within which all must be well again."""
     for address in cluster.config.founders:
         cluster.clock.after(rng.randrange(20) * MS, partial(cluster.start, address, founder=True))
@@ -105,9 +112,11 @@ def _play(plan: Plan, cluster: Cluster, workload: Workload, injector: Injector, 
         cluster.clock.after(200 * MS, injector.start)
     cluster.clock.run_until(20 * MS)
     workload.start()
+    callers.start()
     cluster.clock.run_until(plan.seconds * SECOND)
     workload.active = False
     injector.heal()
+    callers.heal()
     for checker in cluster.checkers:
         checker.on_healed(cluster, cluster.clock.now)
     bound = LIVENESS_FACTOR * cluster.config.detection_ms * MS

@@ -10,12 +10,17 @@ order               total_order, causal_order, source_order, integrity, single_t
 membership          virtual_synchrony, view_agreement, hold_statements, voters_have_state
 nothing is lost     resilience, agreement, digest
 work gets done      liveness, bounds, nack_rate
+calls               call_integrity, caller_order, call_resilience, one_reply, call_liveness
 ==================  ===============================================================================
 """
 
 from ordering.simulator.checkers.agreement import Agreement
 from ordering.simulator.checkers.base import Checker
 from ordering.simulator.checkers.bounds import Bounds
+from ordering.simulator.checkers.call_integrity import CallIntegrity
+from ordering.simulator.checkers.call_liveness import CallLiveness
+from ordering.simulator.checkers.call_resilience import CallResilience
+from ordering.simulator.checkers.caller_order import CallerOrder
 from ordering.simulator.checkers.causal_order import CausalOrder
 from ordering.simulator.checkers.digest import Digest
 from ordering.simulator.checkers.history import History, OrderChecker
@@ -23,6 +28,7 @@ from ordering.simulator.checkers.hold_statements import HoldStatements
 from ordering.simulator.checkers.integrity import Integrity
 from ordering.simulator.checkers.liveness import Liveness
 from ordering.simulator.checkers.nack_rate import NackRate
+from ordering.simulator.checkers.one_reply import OneReply
 from ordering.simulator.checkers.resilience import Resilience
 from ordering.simulator.checkers.single_token import SingleToken
 from ordering.simulator.checkers.source_order import SourceOrder
@@ -47,6 +53,11 @@ ALL_CHECKERS: tuple[type[Checker], ...] = (
     Liveness,
     HoldStatements,
     VotersHaveState,
+    CallIntegrity,
+    CallResilience,
+    CallerOrder,
+    OneReply,
+    CallLiveness,
 )
 
 
