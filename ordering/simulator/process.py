@@ -100,7 +100,7 @@ class Replica:
 
 
 def _value(ts: int, message: bytes) -> bytes:
-    return blake2b(ts.to_bytes(8, "big") + message, digest_size=8).digest()
+    return blake2b(ts.to_bytes(8, "big") + message, digest_size=4).hexdigest().encode()
 
 
 class Process:

@@ -47,7 +47,7 @@ class OneReply(Checker):
     def _check(self, boot: int, number: int, ts: int, payload: bytes, now: int) -> None:
         first = self._values.setdefault((boot, number), payload)
         if first != payload:
-            text = f"request {number} of boot {boot:x} got {payload.hex()} at {ts} after {first.hex()}"
+            text = f"request {number} of boot {boot:x} got {payload!r} at {ts} after {first!r}"
             self._conflicts.append((now, text))
 
     def finish(self, cluster: "Cluster", now: int) -> None:
