@@ -85,6 +85,7 @@ class MultiRpc:
         self.table = CallTable(site.config)
         self.view: View | None = None  # the last view the application was told of
         self._arrived: list[tuple[Qos, Call, bytes]] = []  # in this event, to be packed together
+        self._arrived_bytes = 0
         self._receipts: list[tuple[CallerRecord, Receipt]] = []
         self._answers: list[tuple[CallerRecord, Answer]] = []
         self._refused = Throttle(REFUSED_MAX)
@@ -96,6 +97,9 @@ class MultiRpc:
         head = packet.head
         if packet.passed_on:
             self._on_passed_on(packet)
+            return
+        if site.view.has(head.sender) or packet.flags & ~CallFlag.UNACKNOWLEDGED:
+            site.count("dropped: a call in a member's name")
             return
         if self.view is None or not self._is_my_turn(packet, self.view):
             site.count("calls for another member")
@@ -124,6 +128,7 @@ class MultiRpc:
             call = packet.call(offset)
             record.under_way[call.number] = None
             self._arrived.append((packet.qos, call, packet.messages[offset]))
+            self._arrived_bytes += len(packet.messages[offset])
         if packet.qos.rides_the_ring:
             record.last = max(record.last, packet.first + fresh[-1])
             self._release(record)
@@ -158,8 +163,8 @@ class MultiRpc:
             return Refusal.NO_PRIMARY
         if len(record.under_way) + len(fresh) > site.config.call_messages:
             return Refusal.OVERLOADED
-        coming = [message for _, _, message in self._arrived] + [packet.messages[offset] for offset in fresh]
-        if not self.submission.has_room_for_calls(len(coming), sum(map(len, coming))):
+        size = self._arrived_bytes + sum(len(packet.messages[offset]) for offset in fresh)
+        if not self.submission.has_room_for_calls(len(self._arrived) + len(fresh), size):
             return Refusal.OVERLOADED
         if qos.rides_the_ring and packet.after >= record.floor and packet.after > record.last:
             return Refusal.GAP
@@ -182,7 +187,7 @@ class MultiRpc:
         """Put on the ring what this event brought: calls of one quality share a packet."""
         if not self._arrived:
             return
-        arrived, self._arrived = self._arrived, []
+        arrived, self._arrived, self._arrived_bytes = self._arrived, [], 0
         start = 0
         for index in range(1, len(arrived) + 1):
             if index == len(arrived) or arrived[index][0] != arrived[start][0]:

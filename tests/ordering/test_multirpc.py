@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from random import Random
 
+import msgspec
 import pytest
 
 from ordering.call_table import HELD_BACK_MAX, CallTable
@@ -18,6 +19,7 @@ from ordering.naming import group_id
 from ordering.packets import (
     Answer,
     Call,
+    CallFlag,
     Head,
     NonMemberAck,
     NonMemberData,
@@ -167,6 +169,13 @@ def test_when_addressing_is_implicit_then_one_member_takes_the_call() -> None:
     stage.run(50 * MS)
     assert [len(list(deliveries(stage, address))) for address in stage.addresses] == [1] * 5
     stage.finish()
+
+
+def test_when_a_call_pretends_to_be_a_members_request_then_it_is_dropped(quiet: Stage) -> None:
+    assert taken(hand(quiet, "s2", data(1, sender=1))) == []
+    to_group = msgspec.structs.replace(data(1), flags=CallFlag.TO_GROUP.value)
+    assert taken(hand(quiet, "s2", to_group)) == []
+    assert quiet.process("s2").engine.site.counters["dropped: a call in a member's name"] == 2
 
 
 # -- refusals and bounds -------------------------------------------------------------------------
