@@ -9,7 +9,7 @@ sees it twice, and its sessions tell. What the caller has an answer to (``floor`
 from ordering.config import Config
 from ordering.packets import Answer, Call, NonMemberData, Receipt
 from ordering.qos import Level
-from ordering.views import NO_SITE, SiteId, View, ViewId, handler_holder
+from ordering.views import HANDLERS, NO_SITE, SiteId, View, ViewId, handler_holder
 
 NO_VIEW = ViewId(0, 0)
 HELD_BACK_MAX = 64  # packets of one caller
@@ -126,10 +126,11 @@ class CallTable:
         config = self._config
         while record.reply_bytes > config.call_bytes or len(record.replies) > config.call_messages:
             self._drop_reply(record, next(iter(record.replies)))
-        for oldest in [r for r in self.records.values() if r.replies]:
-            if self.reply_bytes <= config.reply_bytes:
-                break
-            self._forget_replies(oldest)
+        if self.reply_bytes > config.reply_bytes:
+            for oldest in [r for r in self.records.values() if r.replies]:
+                self._forget_replies(oldest)
+                if self.reply_bytes <= config.reply_bytes:
+                    break
         return answer
 
     def erase_above(self, ts: int) -> None:
@@ -158,8 +159,5 @@ def owed_by(me: SiteId, calls: tuple[Call, ...], view: View | None) -> tuple[int
     """Offsets of the requests that ``me`` is to reply to in ``view``."""
     if view is None or me == NO_SITE:
         return ()
-    return tuple(
-        offset
-        for offset, call in enumerate(calls)
-        if call.handler and handler_holder(view, call.handler) == me
-    )
+    held = [False, *(handler_holder(view, handler) == me for handler in range(1, HANDLERS + 1))]
+    return tuple([offset for offset, call in enumerate(calls) if held[call.handler]])

@@ -316,7 +316,7 @@ class _Parcel(_Twin, frozen=True):
     address: _Address
     first: _Positive
     handler: _Handler
-    flags: Annotated[int, Meta(ge=0, lt=p.CallFlag.IS_REPLY)]
+    flags: Annotated[int, Meta(ge=0, lt=p.CallFlag.IS_REPLY.value)]
     qos: _Qos
     messages: _Messages
     floor: _Count

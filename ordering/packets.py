@@ -9,7 +9,7 @@ message of its runs. An Ack carries an Order with runs; a NewList carries an Ord
 Order is immutable, whoever retransmits it: the head speaks for the sender, the Order for its epoch.
 """
 
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from typing import TypeAlias
 
 import msgspec
@@ -51,8 +51,8 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.first_seq + self.count - 1
 
 
-class CallFlag(IntFlag):
-    """What a call asks for beside its delivery (RMP §4.5 has flags for the same purpose)."""
+class CallFlag(IntEnum):
+    """Bits of what a call asks for beside its delivery (RMP §4.5 has flags for the same purpose)."""
 
     UNACKNOWLEDGED = 1  # no acknowledgement is wanted
     TO_GROUP = 2  # a member's request: the reply goes to the group, as an ordered message
