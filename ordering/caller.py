@@ -387,11 +387,17 @@ class Caller:
             return
         self._count(f"refused: {packet.reason.name}")
         match packet.reason:
-            case Refusal.OTHER_VIEW | Refusal.BAD_QOS:
-                other_view = packet.reason is Refusal.OTHER_VIEW
+            case Refusal.BAD_QOS:
                 for parcel in parcels.values():
-                    if not other_view or parcel.request.view is not None:
-                        self._fail(parcel, CallFailure.OTHER_VIEW if other_view else CallFailure.BAD_QOS)
+                    self._fail(parcel, CallFailure.BAD_QOS)
+            case Refusal.OTHER_VIEW:
+                for parcel in parcels.values():
+                    bound = parcel.request.view
+                    if bound is not None and bound < packet.directory.view:
+                        self._fail(parcel, CallFailure.OTHER_VIEW)
+                    elif bound is not None:  # the member is behind
+                        self._go_on_elsewhere()
+                        self._wait(self.rtt.rto)
             case Refusal.NO_PRIMARY:
                 self._go_on_elsewhere()
                 self._wait(self.rtt.rto)

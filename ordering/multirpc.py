@@ -140,9 +140,9 @@ class MultiRpc:
     def _release(self, record: CallerRecord) -> None:
         """What was held back for want of a predecessor may have it now."""
         for after in sorted(record.held_back):
-            if after <= record.last or after < record.floor:
+            # Each one that is taken releases what follows it.
+            if after in record.held_back and (after <= record.last or after < record.floor):
                 self.on_data(self.table.release(record, after))
-                return  # which has seen to the rest
 
     def _is_my_turn(self, packet: NonMemberData, view: View) -> bool:
         """Implicit addressing reaches all; one of the ring forwards, another for each caller and turn."""

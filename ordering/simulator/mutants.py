@@ -227,8 +227,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "a caller does not hear refusals",
         "a refused call must be taken elsewhere, or its caller waits for nothing",
         "ordering.caller:Caller._on_refusal",
-        "case Refusal.OTHER_VIEW | Refusal.BAD_QOS:",
-        "case 0:",
+        "if bound is not None and bound < packet.directory.view:",
+        "if False:",
     ),
     Mutant(
         "a new holder owes nothing",

@@ -266,6 +266,14 @@ def test_when_a_bound_call_meets_another_view_then_it_fails_and_the_new_view_is_
     assert (packet.bound, packet.view) == (True, ViewId(2, 1))
 
 
+def test_when_the_member_is_behind_the_view_of_a_bound_call_then_another_is_asked() -> None:
+    desk = Desk()
+    first = target(desk.call(b"a", view=ViewId(3, 0)))
+    desk.hear(refusal(Refusal.OTHER_VIEW, 1, directory=Directory(ViewId(2, 1), ("s2", "s3"))))
+    assert list(desk.caller.outstanding) == [1]
+    assert target(desk.wait()) != first
+
+
 def test_when_a_member_has_no_majority_then_another_is_asked_soon() -> None:
     desk = Desk()
     first = target(desk.call(b"a"))
