@@ -24,7 +24,7 @@ from ordering.errors import ConfigurationError
 from ordering.simulator.campaign import Outcome, Summary, cores, play, run_campaign
 from ordering.simulator.coverage import LEGAL_PERCENT_MIN, Coverage, cover
 from ordering.simulator.narrator import Narrator
-from ordering.simulator.plan import FaultMix, Plan
+from ordering.simulator.plan import DRAWN, FaultMix, Plan
 from ordering.state import Meaning, State
 
 CAMPAIGN_SEEDS = 200
@@ -66,6 +66,9 @@ Durable = Annotated[
 ]
 Seconds = Annotated[int, typer.Option(help="Virtual seconds under load and faults.")]
 Rate = Annotated[int, typer.Option(help="Messages per virtual second, all sites together.")]
+CallerCount = Annotated[
+    int, typer.Option(help="Processes outside the group that call it; -1: each run draws their number.")
+]
 Record = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Write a recording of each run to DIR/seed-N.", file_okay=False),
@@ -91,6 +94,7 @@ def sim(
     durable: Durable = None,
     seconds: Seconds = 12,
     rate: Rate = 120,
+    callers: CallerCount = DRAWN,
     record: Record = None,
     jobs: Jobs = 0,
     coverage: WithCoverage = False,
@@ -133,6 +137,7 @@ def sim(
             durable=durable,
             seconds=seconds,
             rate=rate,
+            callers=callers,
         )
 
     _check_plan(plan_of)

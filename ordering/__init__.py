@@ -40,8 +40,12 @@ host brings what happened and does what is asked::
                     tell_the_application(effect)
                 case RequestState(ts, chain, donors):
                     fetch_state_in_background(ts, chain, donors)  # then StateTransferred(ts)
-                case Accepted() | Abandoned():
+                case CallRepeated(call, message):
+                    reply_again_if_executed(call)          # by ReplyRequested
+                case Accepted() | Abandoned() | CallAnswered() | CallFailed():
                     tell_the_application(effect)
+                case CallsTaken():
+                    pass                                   # for recordings
                 case EndMembership(ending):
                     stop()
 
@@ -86,6 +90,14 @@ Ticks depend on it.
   is a lock (``LockError``); other events do nothing. To come back it makes a new engine, with a new boot and
   site, and starts that. After ``UNBORN``, a birth that failed, it starts as a founder again.
 
+**Calls.** A delivery with ``calls`` brings requests: of processes outside the group (``Caller`` is their
+side), or of members (``SubmitRequested(handler=…)``). The application executes them like any message, when
+a majority holds them, and says ``ReplyRequested`` for those whose offsets are ``owed``: their handler lock is
+here. *A request may be delivered more than once, at different places.* That it is executed once and has one
+reply value, whoever gives it, is the application's duty: it keeps the first reply to (caller, boot, number)
+in its replicated state, hands it over with the state, and answers every repetition with it, whether the
+repetition is a delivery or a ``CallRepeated``. A ``CallRepeated`` of what it has not executed it ignores.
+
 **Birth.** ``Started(founder=True)`` at every configured founder, at any time: the group is born when all are
 there, and who comes later, or comes back, finds it and joins. Messages are refused (``NotMember``) before
 the first view. When no founder's address has a member any more, start with ``founder=False`` and contacts:
@@ -104,10 +116,17 @@ or drop effects other than packets; reuse a boot; keep an engine over a fork or 
 memory; reach into an engine to change it.
 """
 
+from ordering.caller import Caller, CallRequested
 from ordering.config import Config
 from ordering.effects import (
     Abandoned,
     Accepted,
+    CallAcknowledged,
+    CallAnswered,
+    CallFailed,
+    CallFailure,
+    CallRepeated,
+    CallsTaken,
     Deliver,
     Delivery,
     Effect,
@@ -149,6 +168,8 @@ from ordering.events import (
     LockReleased,
     LockRequested,
     PacketsReceived,
+    Reply,
+    ReplyRequested,
     Started,
     StateTransferred,
     SubmitRequested,
@@ -156,7 +177,7 @@ from ordering.events import (
     WallClockSet,
 )
 from ordering.groups import Groups, InGroup, Outcome
-from ordering.packets import ChangeKind, Packet
+from ordering.packets import Call, ChangeKind, Packet
 from ordering.qos import (
     MAJORITY,
     SOURCE_ORDERED,
@@ -179,6 +200,15 @@ __all__ = [
     "UNRELIABLE",
     "Abandoned",
     "Accepted",
+    "Call",
+    "CallAcknowledged",
+    "CallAnswered",
+    "CallFailed",
+    "CallFailure",
+    "CallRepeated",
+    "CallRequested",
+    "Caller",
+    "CallsTaken",
     "ChangeKind",
     "ChangeRequested",
     "Config",
@@ -221,6 +251,8 @@ __all__ = [
     "Packet",
     "PacketsReceived",
     "Qos",
+    "Reply",
+    "ReplyRequested",
     "RequestState",
     "Retract",
     "SetTimer",

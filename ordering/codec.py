@@ -52,10 +52,11 @@ from msgspec import Meta
 
 from ordering import packets as p
 from ordering.errors import DecodeError
-from ordering.locks import HANDLERS, LEASE_MS_MAX, NAME_BYTES_MAX, NAMED_MAX, WAITERS_MAX, WISHES_MAX
+from ordering.locks import LEASE_MS_MAX, NAME_BYTES_MAX, NAMED_MAX, WAITERS_MAX, WISHES_MAX
 from ordering.qos import Level, Qos
 from ordering.slot_time import TIME_MAX
 from ordering.views import (
+    HANDLERS,
     NO_SITE,
     Claim,
     Lock,
@@ -88,6 +89,9 @@ _Count: TypeAlias = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 _Positive: TypeAlias = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
 _Boot: TypeAlias = Annotated[bytes, Meta(min_length=BOOT_BYTES, max_length=BOOT_BYTES)]
 _Address: TypeAlias = Annotated[str, Meta(max_length=ADDRESS_MAX)]
+_Caller: TypeAlias = Annotated[SiteId, Meta(ge=1)]
+_Handler: TypeAlias = Annotated[int, Meta(ge=0, le=HANDLERS[-1])]
+_Flags: TypeAlias = Annotated[int, Meta(ge=0, le=sum(p.CallFlag))]
 _Messages: TypeAlias = Annotated[tuple[bytes, ...], Meta(min_length=1)]
 _Sites: TypeAlias = Annotated[tuple[_Site, ...], Meta(max_length=MEMBERS_MAX)]
 _Time: TypeAlias = Annotated[int, Meta(ge=0, le=TIME_MAX)]
@@ -140,20 +144,36 @@ class _Qos(_Twin, frozen=True):
         return Qos(self.level, self.k)
 
 
+class _Call(_Twin, frozen=True):
+    caller: _Caller
+    boot: _Boot
+    number: _Positive
+    address: _Address
+    handler: _Handler
+    flags: _Flags
+
+    def original(self) -> p.Call:
+        boot = int.from_bytes(self.boot, "big")
+        return p.Call(self.caller, boot, self.number, self.address, self.handler, self.flags)
+
+
 class _Batch(_Twin, frozen=True):
     source: _Site
     boot: _Boot
     first_seq: _Count
     qos: _Qos
     messages: _Messages
+    calls: tuple[_Call, ...]
 
     def original(self) -> p.Batch:
         first_seq = self.first_seq
         qos = self.qos.original()
         unnumbered = first_seq == 0 and qos.level is not Level.UNRELIABLE
-        if unnumbered or first_seq + len(self.messages) > COUNT_MAX:
+        calls = tuple([call.original() for call in self.calls]) if self.calls else ()
+        count = len(self.messages)
+        if unnumbered or first_seq + count > COUNT_MAX or len(calls) not in (0, count):
             raise DecodeError("body")
-        return p.Batch(self.source, int.from_bytes(self.boot, "big"), first_seq, qos, self.messages)
+        return p.Batch(self.source, int.from_bytes(self.boot, "big"), first_seq, qos, self.messages, calls)
 
 
 class _ViewId(_Twin, frozen=True):
@@ -373,6 +393,56 @@ class _Change(_Twin, frozen=True):
         return p.Change(self.kind, self.member.original())
 
 
+class _Receipt(_Twin, frozen=True):
+    number: _Positive
+    ts: _Count
+    reached: Level
+
+    def original(self) -> p.Receipt:
+        return p.Receipt(self.number, self.ts, self.reached)
+
+
+class _Answer(_Twin, frozen=True):
+    number: _Positive
+    ts: _Count
+    payload: bytes
+
+    def original(self) -> p.Answer:
+        return p.Answer(self.number, self.ts, self.payload)
+
+
+class _Directory(_Twin, frozen=True):
+    view: _ViewId
+    addresses: Annotated[tuple[_Address, ...], Meta(max_length=MEMBERS_MAX)]
+
+    def original(self) -> p.Directory:
+        return p.Directory(self.view.original(), self.addresses)
+
+
+class _Parcel(_Twin, frozen=True):
+    """What a NonMemberData carries, as one field: its numbers must fit together."""
+
+    address: _Address
+    first: _Positive
+    handler: _Handler
+    flags: Annotated[int, Meta(ge=0, lt=p.CallFlag.IS_REPLY.value)]
+    qos: _Qos
+    messages: _Messages
+    floor: _Count
+    after: _Count
+    view: _ViewId
+    bound: bool
+    turn: _Count | None
+    passed_on: bool
+
+    def fields(self) -> tuple[object, ...]:
+        last = self.first + len(self.messages) - 1
+        if last > COUNT_MAX or self.floor > last or self.after >= self.first:
+            raise DecodeError("body")
+        rest = (self.messages, self.floor, self.after, self.view.original(), self.bound, self.turn)
+        return self.address, self.first, self.handler, self.flags, self.qos.original(), *rest, self.passed_on
+
+
 # -- bodies --------------------------------------------------------------------------------------
 
 # The fields of each packet after its head.
@@ -399,6 +469,10 @@ _BODIES: Final[dict[type[p.Packet], Any]] = {
     p.ChainAlive: tuple[_Address, _Descent, _Count, _Count],
     p.Forgotten: tuple[_Site, _Boot, _Count, _Count],
     p.LockRequest: tuple[_LockStatement, bool],
+    p.NonMemberData: tuple[_Parcel],
+    p.NonMemberAck: tuple[_Boot, _Directory, Annotated[tuple[_Receipt, ...], Meta(min_length=1)]],
+    p.NonMemberReply: tuple[_Boot, _Directory, Annotated[tuple[_Answer, ...], Meta(min_length=1)]],
+    p.NonMemberRefusal: tuple[_Boot, _Directory, p.Refusal, _Positive, _Positive, _Count],
 }
 
 
@@ -429,7 +503,13 @@ def _original(value: object) -> object:
 
 def _wire_batch(batch: p.Batch) -> tuple[object, ...]:
     boot = batch.boot.to_bytes(BOOT_BYTES, "big")
-    return batch.source, boot, batch.first_seq, batch.qos, batch.messages
+    calls = [_wire_call(call) for call in batch.calls] if batch.calls else ()
+    return batch.source, boot, batch.first_seq, batch.qos, batch.messages, calls
+
+
+def _wire_call(call: p.Call) -> tuple[object, ...]:
+    boot = call.boot.to_bytes(BOOT_BYTES, "big")
+    return call.caller, boot, call.number, call.address, call.handler, call.flags
 
 
 def _wire_member(member: Member) -> tuple[object, ...]:
@@ -506,6 +586,10 @@ def _body(packet: p.Packet) -> tuple[object, ...]:
                 packet.vector,
                 packet.time,
             )
+        case p.NonMemberData():
+            return (msgspec.structs.astuple(packet)[1:],)
+        case p.NonMemberAck() | p.NonMemberReply() | p.NonMemberRefusal():
+            return packet.boot.to_bytes(BOOT_BYTES, "big"), *msgspec.structs.astuple(packet)[2:]
         case _:
             return tuple(msgspec.structs.astuple(packet)[1:])
 
@@ -588,6 +672,8 @@ def decode_body(header: Header, datagram: bytes, offset: int = HEADER_BYTES) -> 
         fields = decoder.decode(memoryview(datagram)[offset:])
     except ValueError:  # msgspec's own errors, and text that is not UTF-8
         raise DecodeError("body") from None
+    if packet_type is p.NonMemberData:
+        return p.NonMemberData(header.head, *fields[0].fields())
     packet: p.Packet = packet_type(header.head, *[_original(field) for field in fields])
     return packet
 

@@ -54,6 +54,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     # Own messages accepted and not yet ordered.
     window_bytes: int = 32 * 1024 * 1024
     window_messages: int = 1_000_000
+    # Calls of one caller without an answer, here and at the member that forwards them. All callers together
+    # get half of a member's window.
+    call_messages: int = 4096
+    call_bytes: int = 8 * 1024 * 1024
+    # A call without an answer for so long, or after so many tries, is given up: outcome unknown.
+    call_ms: int = 30_000
+    call_tries: int = 1000
+    # Callers a member remembers, and the bytes of their replies that it keeps to repeat them.
+    callers_max: int = 4096
+    reply_bytes: int = 64 * 1024 * 1024
     # Most messages one ACK orders: bounds a block, and with it what a loss can hold up.
     block_messages: int = 65_536
     # Slots kept for laggards beyond what the ring needs; a site further behind needs a state transfer.
@@ -100,7 +110,8 @@ _POSITIVE = (
     "rto_min_ms", "rto_max_ms", "nack_delay_ms", "probe_ms", "suspect_ms", "slow_ms", "passive_ms",
     "recovery_ms", "return_ms", "minority_ms", "orphan_ms", "request_ms", "electorate_min",
     "message_bytes_max", "packet_bytes", "window_bytes", "window_messages", "block_messages",
-    "retain_slots", "horizon", "retransmit_burst",
+    "retain_slots", "horizon", "retransmit_burst", "call_messages", "call_bytes", "call_ms", "call_tries",
+    "callers_max", "reply_bytes",
 )  # fmt: skip
 
 _ORDERED = (

@@ -10,6 +10,7 @@ which is RMP's rule for mixed levels (the lower level decides).
 from ordering.effects import Deliver, Delivery, InstallView, LevelReached, Retract, Tick
 from ordering.errors import InvariantViolation
 from ordering.lock_requests import LockRequests
+from ordering.multirpc import MultiRpc
 from ordering.ordering_queue import Source
 from ordering.packets import Batch, Order, Position
 from ordering.qos import Level, Qos
@@ -21,9 +22,10 @@ from ordering.views import View, ViewId, majority_of
 class DeliveryCursor:
     """How far the application has been told."""
 
-    def __init__(self, site: Site, locks: LockRequests) -> None:
+    def __init__(self, site: Site, locks: LockRequests, rpc: MultiRpc) -> None:
         self.site = site
         self.locks = locks
+        self.rpc = rpc
         self.cursor = 0  # last slot of the last block delivered whole
         self.part = 0  # slots already delivered of the block after it
         self.view: View | None = None  # the last view the application was told of
@@ -44,6 +46,7 @@ class DeliveryCursor:
     def leap(self, position: Position) -> None:
         """The application has the state of everything up to the position, and the view there."""
         majority = self.site.stability.majority
+        self.rpc.table.leap()
         if self.cursor + self.part > majority:
             self.site.out.append(Retract(majority))
         self.cursor = position.ts
@@ -94,13 +97,17 @@ class DeliveryCursor:
                 if reached is None:
                     return False
                 self._take(ts, batch, reached, source, order.time)
+            else:
+                reached = Level.SOURCE_ORDERED
+            if batch.calls:
+                self.rpc.placed(order, ts, batch, reached)
             self.part = ts - order.ts + len(batch.messages) - 1
         return True
 
     def _enter(self, ts: int, chain: int, view: View, time: int) -> None:
         """Tell the application of a view, and of its own locks there (R5: always majority-held)."""
         locks_only = self.view is not None and view.differs_in_locks_only(self.view)
-        self.view = view
+        self.view = self.rpc.view = view
         self.site.out.append(InstallView(ts, chain, view, time, locks_only))
         self.locks.tell(view, ts)
 
@@ -120,8 +127,10 @@ class DeliveryCursor:
             # Delivered for good, whatever becomes of the slot: remembered until that is collected.
             source.early[batch.first_seq] = batch.last_seq
             ts = time = 0
+        calls = batch.calls
+        owed = self.rpc.owed(calls) if calls else ()
         self._ready.append(
-            Delivery(ts, batch.source, batch.first_seq, batch.qos, reached, batch.messages, time)
+            Delivery(ts, batch.source, batch.first_seq, batch.qos, reached, batch.messages, time, calls, owed)
         )
         source.delivered = batch.last_seq
         source.skip_early()
@@ -176,6 +185,7 @@ class DeliveryCursor:
             raise InvariantViolation(f"slots above {ts} are majority-held and about to be erased")
         self.cursor = ts
         self.part = 0
+        self.rpc.table.erase_above(ts)
         self.site.out.append(Retract(ts))
 
     def _flush(self) -> None:

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from ordering.packets import Packet
+from ordering.packets import Batch, Call, Packet
 from ordering.qos import Level, Qos
 from ordering.records import Record
 from ordering.views import LockName, SiteId, View, ViewId
@@ -34,6 +34,9 @@ class Delivery(msgspec.Struct, frozen=True):
 
     ``reached`` is the level the delivery stands on: a K that dead sites made unreachable is
     delivered at what the ring can give, and says so (R10).
+
+    ``calls`` is empty, or has the request that each message is (RMP §4.5); ``owed`` are the offsets of those
+    that this site is to reply to: it holds their handler lock at this slot. A request may come twice.
     """
 
     first_ts: int
@@ -43,6 +46,8 @@ class Delivery(msgspec.Struct, frozen=True):
     reached: Level
     messages: tuple[bytes, ...]
     time: int = 0  # slot time (R14); 0 where there is no timestamp
+    calls: tuple[Call, ...] = ()
+    owed: tuple[int, ...] = ()
 
 
 class Deliver(msgspec.Struct, frozen=True):
@@ -123,6 +128,57 @@ class Accepted(msgspec.Struct, frozen=True):
     first_seq: int
     count: int
     qos: Qos
+    first_number: int = 0  # of the requests, where the messages are requests
+
+
+class CallsTaken(msgspec.Struct, frozen=True):
+    """Calls of non-members now travel as messages of this site; nothing is asked of the host."""
+
+    batch: Batch
+
+
+class CallRepeated(msgspec.Struct, frozen=True):
+    """A request that was delivered wants its reply (again), this site holds the handler lock and the engine
+    has no reply of it: the application answers from its replicated state, if it has got that far."""
+
+    call: Call
+    message: bytes
+
+
+class CallAcknowledged(msgspec.Struct, frozen=True):
+    """A caller's request was delivered, on the level ``reached``."""
+
+    number: int
+    ts: int
+    reached: Level
+    view: ViewId
+
+
+class CallAnswered(msgspec.Struct, frozen=True):
+    """The reply to a request of this caller, or of this member."""
+
+    number: int
+    ts: int
+    payload: bytes
+    view: ViewId
+
+
+class CallFailure(IntEnum):
+    """Why a request is given up. *Its outcome is unknown in every case*: even after a refusal an earlier or
+    late copy of it may be taken by another member, and be delivered at any time."""
+
+    UNANSWERED = 1
+    OTHER_VIEW = 2
+    BAD_QOS = 3
+    ENDED = 4
+
+
+class CallFailed(msgspec.Struct, frozen=True):
+    """No answer came in time, or none will come. ``view`` is the latest the caller knows."""
+
+    number: int
+    failure: CallFailure
+    view: ViewId
 
 
 class Abandoned(msgspec.Struct, frozen=True):
@@ -186,6 +242,10 @@ Effect: TypeAlias = (
     | LockRefused
     | Tick
     | Accepted
+    | CallsTaken
+    | CallRepeated
+    | CallAnswered
+    | CallFailed
     | Abandoned
     | RequestState
     | Persist

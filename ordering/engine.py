@@ -27,6 +27,7 @@ from ordering.events import (
     PacketsReceived,
     Persisted,
     PersistFailed,
+    ReplyRequested,
     Restarted,
     SnapshotSaved,
     Started,
@@ -40,6 +41,7 @@ from ordering.kin import ROLL_CALL
 from ordering.lanes import Lanes
 from ordering.lock_requests import LockRequests
 from ordering.membership import Membership
+from ordering.multirpc import MultiRpc
 from ordering.orderer import Orderer
 from ordering.packets import ChangeKind, Order, Packet, Standing
 from ordering.recovery import Recovery
@@ -54,8 +56,8 @@ from ordering.token import Token
 from ordering.transfer import Transfer
 from ordering.views import Member, View, ViewId
 
-# Who is in no chain yet can ask to be let in, or whether there is a group at all; nothing else.
-_FROM_OUTSIDE = (p.Hello, p.ListChangeRequest)
+# Who is in no chain can call, ask to be let in, or ask whether there is a group at all; nothing else.
+_FROM_OUTSIDE = (p.Hello, p.ListChangeRequest, p.NonMemberData)
 # What means something in another epoch than the sender's.
 _OF_LATER_EPOCHS = (p.Data, p.Ack, p.NewList, p.Collected, p.NotMember, p.Nack, p.Forgotten)
 _OF_EARLIER_EPOCHS = (p.Data, p.Nack, p.ListChangeRequest, p.LockRequest, p.Forgotten)
@@ -87,7 +89,8 @@ class Engine:
         self.lanes = Lanes(site, self.rtt)
         self.submission = Submission(site, self.detection, self.lanes, self.rtt)
         self.locks = LockRequests(site)
-        self.delivery = DeliveryCursor(site, self.locks)
+        self.rpc = MultiRpc(site, self.detection, self.membership, self.submission, self.lanes, self.rtt)
+        self.delivery = DeliveryCursor(site, self.locks, self.rpc)
         self.orderer = Orderer(site, self.discipline, self.membership, self.locks)
         self.doubt = SelfSuspicion(site, self.detection, self.rtt, self.recovery.start_poll)
         self.birth = Birth(site)
@@ -118,6 +121,8 @@ class Engine:
             p.ChainAlive: _nothing_new,
             p.Forgotten: self._on_forgotten,
             p.LockRequest: self.locks.on_request,
+            p.NonMemberData: self.rpc.on_data,
+            p.NonMemberReply: self.rpc.on_reply,
         }
         self._timers = {
             Timer.DATA: self.submission.fire,
@@ -135,6 +140,7 @@ class Engine:
             Timer.WAKING: self.doubt.fire,
             Timer.LOCK: self.locks.fire,
             Timer.TICK: _time_has_come,
+            Timer.CALL: self.rpc.fire,
         }
 
     # -- the door --------------------------------------------------------------------------------
@@ -164,6 +170,8 @@ class Engine:
                 self._fire_due()
             case SubmitRequested():
                 self.submission.submit(event, self.delivery.view)
+            case ReplyRequested(replies):
+                self.rpc.reply(replies)
             case Started(founder):
                 self._start(founder=founder)
             case ChangeRequested(kind, subject):
@@ -313,6 +321,7 @@ class Engine:
         site = self.site
         if site.state is not State.GONE:
             self.submission.abandon()
+            self.submission.requests.abandon()
             site.out.append(EndMembership(ending))
             site.state = State.GONE
 
@@ -552,6 +561,7 @@ class Engine:
         site = self.site
         if site.outside:
             return
+        self.rpc.take_in()
         frontier, level, sent = site.queue.frontier, site.stability.majority + site.stability.stable, False
         held = site.stability.held.get(site.me, 0)
         while site.state is not State.GONE:
@@ -582,6 +592,7 @@ class Engine:
                 level_moved=site.stability.majority + site.stability.stable > level,
                 sent_order=sent,
             )
+        self.rpc.answer()
         self.retransmission.watch()
 
     def _advance(self) -> None:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from ordering.packets import ChangeKind, Packet
+from ordering.packets import Call, ChangeKind, Packet
 from ordering.qos import MAJORITY, Qos
 from ordering.records import Ledger
 from ordering.views import NO_SITE, LockName, SiteId
@@ -37,10 +37,31 @@ class TimerFired(msgspec.Struct, frozen=True):
 
 
 class SubmitRequested(msgspec.Struct, frozen=True):
-    """The application multicasts messages of one quality; they keep their order."""
+    """The application multicasts messages of one quality; they keep their order.
+
+    With a ``handler`` (1 to 6) each is a request: the holder of that lock replies, to this site alone
+    (``CallAnswered``) or, with ``reply_to_group``, to all.
+    """
 
     messages: tuple[bytes, ...]
     qos: Qos = MAJORITY
+    handler: int = 0
+    reply_to_group: bool = False
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What the application says to one request. ``ts`` is where it was executed."""
+
+    call: Call
+    ts: int
+    payload: bytes
+
+
+class ReplyRequested(msgspec.Struct, frozen=True):
+    """The application replies to requests it was owed. *One value for each request, whoever replies and
+    however often it was delivered, is the application's duty* (sessions, R12)."""
+
+    replies: tuple[Reply, ...]
 
 
 class ChangeRequested(msgspec.Struct, frozen=True):
@@ -107,6 +128,7 @@ Event: TypeAlias = (
     | PacketsReceived
     | TimerFired
     | SubmitRequested
+    | ReplyRequested
     | ChangeRequested
     | ForkRequested
     | StateTransferred

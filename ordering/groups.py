@@ -60,6 +60,7 @@ from ordering.events import (
     PacketsReceived,
     Persisted,
     PersistFailed,
+    ReplyRequested,
     Restarted,
     SnapshotSaved,
     Started,
@@ -76,6 +77,7 @@ LocalEvent: TypeAlias = (
     Started
     | Restarted
     | SubmitRequested
+    | ReplyRequested
     | ChangeRequested
     | ForkRequested
     | StateTransferred

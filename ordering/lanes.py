@@ -7,6 +7,7 @@ missing unordered packets by NACK; they have no slot whose absence anyone could 
 last one is lost, so here the receivers confirm and the source repeats.
 """
 
+from ordering.call_table import owed_by
 from ordering.config import MS
 from ordering.effects import Deliver, Delivery
 from ordering.packets import Batch, Data, DataConfirm
@@ -29,6 +30,10 @@ class Lanes:
         self.pending: dict[int, Batch] = {}
         self.pending_messages = 0
         self.pending_bytes = 0
+        self.pending_calls = 0
+        self.pending_call_bytes = 0
+        # Calls: our own that all have confirmed, and those of others. Who sees to callers takes them.
+        self.finished: list[Batch] = []
         self._owing: dict[int, dict[SiteId, None]] = {}  # first_seq → who has not confirmed it yet
         self._tries = 0
         # Batches seen of each boot: kept long enough to know a duplicate, not for ever.
@@ -42,6 +47,9 @@ class Lanes:
             self.pending[batch.first_seq] = batch
             self.pending_messages += len(batch.messages)
             self.pending_bytes += sum(map(len, batch.messages))
+            if batch.calls:
+                self.pending_calls += len(batch.messages)
+                self.pending_call_bytes += sum(map(len, batch.messages))
             self._owing[batch.first_seq] = dict.fromkeys(s for s in site.view.ring if s != site.me)
             self.trim()
             if self.pending:
@@ -49,7 +57,7 @@ class Lanes:
 
     def on_data(self, batch: Batch, view: View | None) -> None:
         if batch.qos.level == Level.UNRELIABLE:
-            self._deliver(batch, view)
+            self._receive(batch, view)
             return
         seen = self._seen.setdefault((batch.source, batch.boot), {})
         if batch.first_seq in seen:
@@ -58,7 +66,7 @@ class Lanes:
             seen[batch.first_seq] = None
             if len(seen) > SEEN_MAX:
                 del seen[next(iter(seen))]
-            self._deliver(batch, view)
+            self._receive(batch, view)
         self.site.unicast(batch.source, DataConfirm(self.site.head(), batch.first_seq))
 
     def on_confirm(self, confirm: DataConfirm) -> None:
@@ -74,6 +82,10 @@ class Lanes:
             batch = self.pending.pop(first_seq)
             self.pending_messages -= len(batch.messages)
             self.pending_bytes -= sum(map(len, batch.messages))
+            if batch.calls:
+                self.pending_calls -= len(batch.messages)
+                self.pending_call_bytes -= sum(map(len, batch.messages))
+                self.finished.append(batch)
         if not self.pending:
             self.site.disarm(Timer.LANE)
 
@@ -95,6 +107,16 @@ class Lanes:
             backoff = min(self.rtt.rto << min(self._tries, 6), site.config.rto_max_ms * MS)
             site.arm(Timer.LANE, backoff)
 
+    def _receive(self, batch: Batch, view: View | None) -> None:
+        self._deliver(batch, view)
+        if batch.calls:
+            self.finished.append(batch)
+
     def _deliver(self, batch: Batch, view: View | None) -> None:
-        delivery = Delivery(0, batch.source, batch.first_seq, batch.qos, batch.qos.level, batch.messages)
+        calls = batch.calls
+        owed = owed_by(self.site.me, calls, view) if calls else ()
+        level = batch.qos.level
+        delivery = Delivery(
+            0, batch.source, batch.first_seq, batch.qos, level, batch.messages, 0, calls, owed
+        )
         self.site.out.append(Deliver(view.id if view is not None else ViewId(0, 0), (delivery,)))

@@ -13,7 +13,6 @@ from ordering.config import MS
 from ordering.effects import LockGranted, LockLost, LockRefused
 from ordering.errors import LockError
 from ordering.locks import (
-    HANDLERS,
     LEASE_MS_MAX,
     NAME_BYTES_MAX,
     WISHES_MAX,
@@ -26,7 +25,7 @@ from ordering.locks import (
 )
 from ordering.packets import LockRequest, LockStatement, Wish
 from ordering.site import Site, Timer
-from ordering.views import LockName, LockTable, Owner, View
+from ordering.views import HANDLERS, LockName, LockTable, Owner, View
 
 
 class LockRequests:

@@ -15,6 +15,7 @@ that happens to healthy sites, and a lock lost by mistake is worse than one kept
 from ordering.config import MS
 from ordering.packets import LockStatement, Wish
 from ordering.views import (
+    HANDLERS,
     UNCLAIMED,
     Claim,
     Lock,
@@ -25,7 +26,6 @@ from ordering.views import (
     ViewId,
 )
 
-HANDLERS = (1, 2, 3, 4, 5, 6)
 NAME_BYTES_MAX = 255
 NAMED_MAX = 256
 WAITERS_MAX = 64

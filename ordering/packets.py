@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from ordering.qos import Qos
-from ordering.views import NO_SITE, LockName, Member, Owner, SiteId, View
+from ordering.qos import Level, Qos
+from ordering.views import NO_SITE, LockName, Member, Owner, SiteId, View, ViewId
 
 
 class Descent(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -51,14 +51,38 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.first_seq + self.count - 1
 
 
+class CallFlag(IntEnum):
+    """Bits of what a call asks for beside its delivery (RMP §4.5 has flags for the same purpose)."""
+
+    UNACKNOWLEDGED = 1  # no acknowledgement is wanted
+    TO_GROUP = 2  # a member's request: the reply goes to the group, as an ordered message
+    IS_REPLY = 4  # not a request: the reply to the group of the request it names
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Who asks: a process that is no member, or a member that wants a reply. The name of the request is
+    (caller, boot, number); with handler 0 it is acknowledged, else the holder of that lock replies."""
+
+    caller: SiteId
+    boot: int
+    number: int
+    address: str
+    handler: int
+    flags: int
+
+
 class Batch(msgspec.Struct, frozen=True, array_like=True):
-    """Messages that travel together: RMP's data packet body, many messages to the packet."""
+    """Messages that travel together: RMP's data packet body, many messages to the packet.
+
+    ``calls`` is empty, or has the request that each message is.
+    """
 
     source: SiteId
     boot: int
     first_seq: int
     qos: Qos
     messages: tuple[bytes, ...]
+    calls: tuple[Call, ...] = ()
 
     @property
     def last_seq(self) -> int:
@@ -360,6 +384,103 @@ class LockRequest(msgspec.Struct, frozen=True, tag=21, array_like=True):
     forwarded: bool
 
 
+class NonMemberData(msgspec.Struct, frozen=True, tag=22, array_like=True):
+    """Requests to the group, numbered from ``first``, by a process that is not in it (RMP §4.5).
+
+    ``floor`` is the caller's lowest number without an answer, ``after`` its highest ordered one without an
+    answer below ``first`` (0: none): who forwards this must have forwarded that. ``view`` is the view the
+    caller knows (0.0: none), and the only one it wants if ``bound``. Implicit addressing goes to all, and
+    ``turn`` says who of the ring forwards; it is None when the receiver was chosen by the caller.
+    ``passed_on``: a member repeats a request that has been delivered, to the one who owes the reply.
+    """
+
+    head: Head
+    address: str
+    first: int
+    handler: int
+    flags: int
+    qos: Qos
+    messages: tuple[bytes, ...]
+    floor: int
+    after: int
+    view: ViewId
+    bound: bool
+    turn: int | None
+    passed_on: bool = False
+
+    def call(self, offset: int) -> Call:
+        head = self.head
+        return Call(head.sender, head.boot, self.first + offset, self.address, self.handler, self.flags)
+
+
+class Receipt(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The call was delivered at ``ts`` (0: it has no place in the order), and on which level (R10)."""
+
+    number: int
+    ts: int
+    reached: Level
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """The reply to one request; ``ts`` as the application gave it."""
+
+    number: int
+    ts: int
+    payload: bytes
+
+
+class Directory(msgspec.Struct, frozen=True, array_like=True):
+    """The view the sender is in, and where its members are; no addresses for who knows that view."""
+
+    view: ViewId
+    addresses: tuple[str, ...]
+
+
+class NonMemberAck(msgspec.Struct, frozen=True, tag=23, array_like=True):
+    """Calls of the process ``boot`` were delivered on the level they asked for."""
+
+    head: Head
+    boot: int
+    directory: Directory
+    receipts: tuple[Receipt, ...]
+
+
+class NonMemberReply(msgspec.Struct, frozen=True, tag=24, array_like=True):
+    """Replies to requests of the process ``boot``, by the holder of the handler lock."""
+
+    head: Head
+    boot: int
+    directory: Directory
+    answers: tuple[Answer, ...]
+
+
+class Refusal(IntEnum):
+    """Why a member does not put calls on the ring; this copy of them is not and will not be there.
+
+    OTHER_VIEW: they are bound to another view. NO_PRIMARY: the member has lost the majority. OVERLOADED:
+    come back in ``retry_ms``. GAP: an earlier call is missing here, send again from the first. BAD_QOS: K
+    is not below the number of voters.
+    """
+
+    OTHER_VIEW = 1
+    NO_PRIMARY = 2
+    OVERLOADED = 3
+    GAP = 4
+    BAD_QOS = 5
+
+
+class NonMemberRefusal(msgspec.Struct, frozen=True, tag=25, array_like=True):
+    """``count`` calls from ``first`` on were not taken."""
+
+    head: Head
+    boot: int
+    directory: Directory
+    reason: Refusal
+    first: int
+    count: int
+    retry_ms: int
+
+
 Packet: TypeAlias = (
     Data
     | Ack
@@ -383,4 +504,8 @@ Packet: TypeAlias = (
     | ChainAlive
     | Forgotten
     | LockRequest
+    | NonMemberData
+    | NonMemberAck
+    | NonMemberReply
+    | NonMemberRefusal
 )

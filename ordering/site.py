@@ -39,6 +39,7 @@ class Timer(IntEnum):
     WAKING = 12
     LOCK = 13
     TICK = 14
+    CALL = 15
 
 
 class Site:

@@ -14,13 +14,15 @@ from ordering.errors import (
 )
 from ordering.events import SubmitRequested
 from ordering.lanes import Lanes
-from ordering.packets import Batch, Data, Order
+from ordering.packets import Batch, Call, Data, Order
 from ordering.qos import Level, Qos
+from ordering.requests import Requests
 from ordering.rtt import RoundTrip
 from ordering.site import Site, Timer
 from ordering.views import View
 
 MESSAGE_OVERHEAD = 5  # what the codec adds to a message at most
+REQUEST_OVERHEAD = 48  # and to a request, beside its address
 LEVELS = tuple(Level)
 PACKET_OVERHEAD = 256  # header and batch fields, generously
 
@@ -30,6 +32,7 @@ class Submission:
 
     def __init__(self, site: Site, detection: Detection, lanes: Lanes, rtt: RoundTrip) -> None:
         self.site = site
+        self.requests = Requests(site, rtt)
         self.detection = detection
         self.lanes = lanes
         self.rtt = rtt
@@ -37,6 +40,8 @@ class Submission:
         self.pending: dict[int, Batch] = {}  # unordered batches by first_seq, oldest first
         self.pending_messages = 0
         self.pending_bytes = 0
+        self.pending_calls = 0  # how many of the messages are calls of non-members, and their bytes
+        self.pending_call_bytes = 0
         self._sent_at: dict[int, int] = {}
         self._tries = 0
 
@@ -46,20 +51,46 @@ class Submission:
         self._check(request)
         if not request.messages:
             return
-        unordered = not request.qos.rides_the_ring
-        first = self.next_seq
-        if unordered:
-            first = self.lanes.next_seq if request.qos.level == Level.UNORDERED else 0
-        for messages in self._packed(request.messages):
-            if unordered:
-                seq = self.lanes.next_seq if request.qos.level == Level.UNORDERED else 0
-                batch = Batch(site.me, site.member.boot, seq, request.qos, messages)
-                if seq:
-                    self.lanes.next_seq += len(messages)
-                self.lanes.send(batch, delivered)
-            else:
-                self._enqueue(Batch(site.me, site.member.boot, self.next_seq, request.qos, messages))
-        site.out.append(Accepted(first, len(request.messages), request.qos))
+        calls = self.requests.name(request)
+        first = self._next_seq_of(request.qos)
+        taken = 0
+        for messages in self._packed(request.messages, len(site.member.address) if calls else 0):
+            end = taken + len(messages)
+            self.send(self.batch(request.qos, messages, calls[taken:end]), delivered)
+            taken = end
+        first_number = calls[0].number if calls else 0
+        site.out.append(Accepted(first, len(request.messages), request.qos, first_number))
+
+    def _next_seq_of(self, qos: Qos) -> int:
+        if qos.rides_the_ring:
+            return self.next_seq
+        return self.lanes.next_seq if qos.level == Level.UNORDERED else 0
+
+    def batch(self, qos: Qos, messages: tuple[bytes, ...], calls: tuple[Call, ...]) -> Batch:
+        """The next messages of this site, not sent yet."""
+        return Batch(self.site.me, self.site.member.boot, self._next_seq_of(qos), qos, messages, calls)
+
+    def send(self, batch: Batch, delivered: View | None) -> None:
+        if batch.qos.rides_the_ring:
+            self._enqueue(batch)
+            return
+        if batch.first_seq:
+            self.lanes.next_seq += len(batch.messages)
+        self.lanes.send(batch, delivered)
+
+    def has_room_for_calls(self, count: int, size: int) -> bool:
+        """Calls of others, all together, get half of the window: a flood of them leaves room for our own."""
+        config = self.site.config
+        calls = self.pending_calls + self.lanes.pending_calls
+        call_bytes = self.pending_call_bytes + self.lanes.pending_call_bytes
+        waiting = self.pending_messages + self.lanes.pending_messages
+        waiting_bytes = self.pending_bytes + self.lanes.pending_bytes
+        return (
+            calls + count <= config.window_messages // 2
+            and call_bytes + size <= config.window_bytes // 2
+            and waiting + count <= config.window_messages
+            and waiting_bytes + size <= config.window_bytes
+        )
 
     def _check(self, request: SubmitRequested) -> None:
         site = self.site
@@ -69,6 +100,7 @@ class Submission:
                 " InstallView, or start a new engine and join"
             )
         self._check_qos(request.qos)
+        self.requests.check(request)
         limit = site.config.message_bytes_max
         size = 0
         for index, message in enumerate(request.messages):
@@ -108,14 +140,16 @@ class Submission:
         if qos.level == Level.K_RESILIENT and not 0 <= qos.k < voters:
             raise KTooLarge(f"qos.k: {qos.k} must be at least 0 and below the number of voters ({voters})")
 
-    def _packed(self, messages: tuple[bytes, ...]) -> list[tuple[bytes, ...]]:
-        """Cut into packets of at most ``packet_bytes`` on the wire; a larger message travels alone."""
+    def _packed(self, messages: tuple[bytes, ...], address_bytes: int) -> list[tuple[bytes, ...]]:
+        """Cut into packets of at most ``packet_bytes`` on the wire; a larger message travels alone. Where
+        the messages are requests each carries an address."""
+        overhead = MESSAGE_OVERHEAD + (REQUEST_OVERHEAD + address_bytes if address_bytes else 0)
         limit = self.site.config.packet_bytes - PACKET_OVERHEAD
         most = self.site.config.block_messages
         packed: list[tuple[bytes, ...]] = []
         start = size = 0
         for index, message in enumerate(messages):
-            taken = len(message) + MESSAGE_OVERHEAD
+            taken = len(message) + overhead
             if index > start and (size + taken > limit or index - start >= most):
                 packed.append(messages[start:index])
                 start, size = index, 0
@@ -129,10 +163,18 @@ class Submission:
         self.pending[batch.first_seq] = batch
         self.pending_messages += len(batch.messages)
         self.pending_bytes += sum(map(len, batch.messages))
+        if batch.calls:
+            self._count_calls(batch, 1)
         site.queue.add_batch(batch, site.config.horizon)
         if not site.fenced:
             self._send(batch)
             site.arm_if_idle(Timer.DATA, self.rtt.rto)
+
+    def _count_calls(self, batch: Batch, sign: int) -> None:
+        """Requests of our own are our own messages, not calls of others."""
+        if batch.calls and batch.calls[0].caller != self.site.me:
+            self.pending_calls += sign * len(batch.messages)
+            self.pending_call_bytes += sign * sum(map(len, batch.messages))
 
     def _send(self, batch: Batch) -> None:
         self._sent_at.setdefault(batch.first_seq, self.site.now)
@@ -147,6 +189,8 @@ class Submission:
                 batch = self.pending.pop(first)
                 self.pending_messages -= len(batch.messages)
                 self.pending_bytes -= sum(map(len, batch.messages))
+                if batch.calls:
+                    self._count_calls(batch, -1)
                 sent_at = self._sent_at.pop(first, None)
                 if sent_at is not None and not self._tries and order.orderer != self.site.me:
                     self.rtt.sample(self.site.now - sent_at)
@@ -167,6 +211,9 @@ class Submission:
             seq = batch.last_seq + 1
         self.pending_messages = sum(len(b.messages) for b in self.pending.values())
         self.pending_bytes = sum(len(m) for b in self.pending.values() for m in b.messages)
+        self.pending_calls = self.pending_call_bytes = 0
+        for batch in self.pending.values():
+            self._count_calls(batch, 1)
         self._sent_at.clear()
         if site.config.durable and not site.unnamed:
             self._go_on_at(seq)

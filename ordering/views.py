@@ -15,6 +15,7 @@ SiteId = NewType("SiteId", int)
 Timestamp = NewType("Timestamp", int)
 
 NO_SITE = SiteId(0)
+HANDLERS = (1, 2, 3, 4, 5, 6)  # RMP §3.2: the first six locks of a group are handler locks
 
 
 class ViewId(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -163,6 +164,12 @@ class View(msgspec.Struct, frozen=True, array_like=True):
         if not (joint and self.joint_ts):
             return True
         return count_in(self.joint_electorate, present) >= majority_of(self.joint_electorate)
+
+
+def handler_holder(view: View, handler: int) -> SiteId:
+    """Who replies to requests with this handler; NO_SITE if nobody holds its lock."""
+    lock = view.locks.lock(handler)
+    return NO_SITE if lock is None else lock.holder.owner.site
 
 
 def majority_of(electorate: tuple[SiteId, ...]) -> int:

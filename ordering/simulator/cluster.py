@@ -1,11 +1,14 @@
 """Hosts, their processes, the network between them, and everyone who watches."""
 
 from random import Random
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from ordering.config import MS, Config
 from ordering.effects import (
     Accepted,
+    CallRepeated,
+    CallsTaken,
     Deliver,
     Effect,
     Ending,
@@ -27,6 +30,7 @@ from ordering.events import (
     PacketsReceived,
     Persisted,
     PersistFailed,
+    ReplyRequested,
     Restarted,
     SnapshotSaved,
     Started,
@@ -38,11 +42,14 @@ from ordering.packets import Packet
 from ordering.qos import Qos
 from ordering.simulator.checkers.base import Checker
 from ordering.simulator.clock import Clock
-from ordering.simulator.disk import Disk
+from ordering.simulator.disk import Disk, Snapshot
 from ordering.simulator.network import US, Network
 from ordering.simulator.process import TIMER, Process
 from ordering.state import State
 from ordering.views import Member, SiteId, View
+
+if TYPE_CHECKING:
+    from ordering.simulator.callers import CallerProcess
 
 TRANSFER_RETRY = 20 * MS
 RESTART_AFTER_END = 50 * MS
@@ -65,6 +72,7 @@ class Cluster:
         self.checkers = checkers
         self.processes: dict[str, Process] = {}
         self.graveyard: list[Process] = []
+        self.callers: dict[str, CallerProcess] = {}
         self.trace = 0
         self.pairs: dict[tuple[State, type], int] = {}
         self.broken: list[str] = []  # engines that stopped on an invariant
@@ -99,7 +107,7 @@ class Cluster:
         process = Process(self.config, member, Random(self.rng.getrandbits(64)), self._next_key, disk)
         self.processes[address] = process
         if isinstance(event, Restarted):
-            process.replica.restore(*disk.snapshot)
+            process.replica.restore(disk.snapshot)
             process.has_state = disk.ledger.transferred
         for listener in self.checkers:
             listener.on_start(process, self.clock.now)
@@ -214,6 +222,9 @@ class Cluster:
         state = process.engine.state
         line = f"{now} {process.member.site} {type(event).__name__} {state.value} {len(effects)}"
         self.trace = crc32(line.encode(), self.trace)
+        if process.replica.answers:
+            answers, process.replica.answers = tuple(process.replica.answers), []
+            self.handle(process, ReplyRequested(answers))
 
     def _perform(self, process: Process, effect: Effect, now: int) -> None:
         for on_effect in self._on_effect:
@@ -242,6 +253,11 @@ class Cluster:
                 process.disk.writing = effect
                 delay = self.disk_rng.choice(self.sync_us) * US
                 self.clock.after(delay, lambda: self._sync(process, effect))
+            case CallRepeated(call, message):
+                process.replica.repeat(call, message)
+            case CallsTaken(batch):
+                for listener in self.checkers:
+                    listener.on_submit(process, batch.first_seq, batch.messages, batch.qos, now)
             case RequestState(ts, _, donors):
                 process.wanted_state = ts
                 delay = self.transfer_rng.choice(self.transfer_ms) * MS
@@ -270,6 +286,8 @@ class Cluster:
         process = self.processes.get(address)
         if process is not None and process.alive:
             self.handle(process, PacketsReceived((packet,)))
+        elif process is None and address in self.callers:
+            self.callers[address].arrive(packet)
 
     def _apply(self, process: Process) -> None:
         if process.engine.site.queue.base and not process.has_state and not self._founded(process):
@@ -280,16 +298,16 @@ class Cluster:
                 listener.on_applied(process, ts, digest, self.clock.now)
         if self.config.durable and process.applied_since_snapshot >= SNAPSHOT_EVERY:
             process.applied_since_snapshot = 0
-            snapshot = (process.replica.ts, process.replica.digest)
+            snapshot = process.replica.snapshot()
             self.clock.after(SNAPSHOT_TAKES, lambda: self._save(process, snapshot))
 
-    def _save(self, process: Process, snapshot: tuple[int, bytes]) -> None:
+    def _save(self, process: Process, snapshot: Snapshot) -> None:
         """The application's snapshot is on the disk; now and then somebody copies the directory."""
-        if process.alive and process.ended is None and snapshot[0] > process.disk.snapshot[0]:
+        if process.alive and process.ended is None and snapshot.ts > process.disk.snapshot.ts:
             process.disk.snapshot = snapshot
             if process.disk.has_member and self.disk_rng.random() < 0.3:
                 process.disk.back_up()
-            self.handle(process, SnapshotSaved(snapshot[0]))
+            self.handle(process, SnapshotSaved(snapshot.ts))
 
     def _sync(self, process: Process, persist: Persist) -> None:
         if process.disk.writing is not persist:
@@ -318,8 +336,8 @@ class Cluster:
             ready = ready and donor.engine.site.chain == process.engine.site.chain
             if donor.member.site in donors and reachable and ready and not donor.paused:
                 if donor.replica.ts >= process.replica.ts:  # else the order itself was faster
-                    process.replica.restore(donor.replica.ts, donor.replica.digest)
-                process.disk.snapshot = (process.replica.ts, process.replica.digest)
+                    process.replica.restore(donor.replica.snapshot())
+                process.disk.snapshot = process.replica.snapshot()
                 process.has_state = True
                 for listener in self.checkers:
                     listener.on_restored(process, donor, self.clock.now)
@@ -342,9 +360,23 @@ class Cluster:
 
     def submit(self, process: Process, messages: tuple[bytes, ...], qos: Qos) -> SubmitError | None:
         """Submit as an application would; a refusal is an answer, not a failure."""
+        return self._submit(process, SubmitRequested(messages, qos))
+
+    def request(
+        self,
+        process: Process,
+        messages: tuple[bytes, ...],
+        qos: Qos,
+        *,
+        handler: int = 1,
+        to_group: bool = False,
+    ) -> SubmitError | None:
+        """Submit what the holder of a handler lock is to reply to."""
+        return self._submit(process, SubmitRequested(messages, qos, handler, to_group))
+
+    def _submit(self, process: Process, event: SubmitRequested) -> SubmitError | None:
         if process.paused:
             return None
-        event = SubmitRequested(messages, qos)
         try:
             effects = process.engine.handle(event, process.local_time(self.clock.now))
         except SubmitError as refusal:
@@ -355,6 +387,8 @@ class Cluster:
         for effect in effects:
             if isinstance(effect, Accepted):
                 for listener in self.checkers:
-                    listener.on_submit(process, effect.first_seq, messages, qos, self.clock.now)
+                    listener.on_submit(process, effect.first_seq, event.messages, event.qos, self.clock.now)
+                    if effect.first_number:
+                        listener.on_called(process.member, effect.first_number, event, self.clock.now)
         self._settle(process, event, effects)
         return None

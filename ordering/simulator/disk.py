@@ -2,10 +2,20 @@
 
 from random import Random
 
+import msgspec
+
 from ordering.effects import Persist
 from ordering.records import Ledger
 
 BACKUPS_MAX = 4
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The application's state: the timestamp, the digest, and the replies it keeps (R12)."""
+
+    ts: int = 0
+    digest: bytes = bytes(16)
+    sessions: dict[tuple[int, int, int], tuple[int, bytes]] = {}
 
 
 class Disk:
@@ -14,7 +24,7 @@ class Disk:
     def __init__(self) -> None:
         self.ledger = Ledger()
         self.claimed = (0, 0)  # epoch and slot up to which the log must be whole
-        self.snapshot = (0, bytes(16))  # timestamp and digest of the application's state
+        self.snapshot = Snapshot()
         self.before: list[Ledger] = []  # what it had before it lost something; for who judges the group
         self.writing: Persist | None = None
         self._backups: list[Disk] = []

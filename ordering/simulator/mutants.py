@@ -280,6 +280,48 @@ MUTANTS: tuple[Mutant, ...] = (
         "max(previous, min(wall, bound))",
         "min(wall, bound)",
     ),
+    Mutant(
+        "a call is acknowledged before a majority holds it",
+        "1: reply given before K others hold the message",
+        "ordering.delivery:DeliveryCursor._deliver_block",
+        "if reached is None:",
+        "if reached is None and (self.rpc.placed(order, ts, batch, Level.MAJORITY) or True):",
+    ),
+    Mutant(
+        "a repeated call is executed anew",
+        "retries through other replicas: one reply value for each request (R12)",
+        "ordering.simulator.process:Replica._execute",
+        "if key not in self.sessions:",
+        "if True:",
+    ),
+    Mutant(
+        "a gap in a caller's calls is ignored",
+        "9: calls queued across a failover come in another order (R10)",
+        "ordering.multirpc:MultiRpc._refusal",
+        "if qos.rides_the_ring and packet.after >= record.floor and packet.after > record.last:",
+        "if False:",
+    ),
+    Mutant(
+        "a call for another view is not refused",
+        "a refusal that is not given: the caller meant another membership (RMP §4.5)",
+        "ordering.multirpc:MultiRpc._refusal",
+        "if packet.bound and packet.view != view.id:",
+        "if False:",
+    ),
+    Mutant(
+        "a caller does not hear refusals",
+        "a refused call must be taken elsewhere, or its caller waits for nothing",
+        "ordering.caller:Caller._on_refusal",
+        "if bound is not None and bound < packet.directory.view:",
+        "if False:",
+    ),
+    Mutant(
+        "a new holder owes nothing",
+        "a reply dies with the holder of the lock (R12)",
+        "ordering.multirpc:MultiRpc._ask_holder",
+        "if holder == self.site.me:",
+        "if False:",
+    ),
 )
 
 

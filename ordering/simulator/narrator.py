@@ -12,8 +12,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from ordering import packets as p
+from ordering.caller import CallerEffect, CallRequested
 from ordering.effects import (
     Abandoned,
+    CallAcknowledged,
+    CallAnswered,
+    CallFailed,
+    CallRepeated,
     Deliver,
     Delivery,
     Effect,
@@ -29,6 +34,7 @@ from ordering.effects import (
     Tick,
     Unicast,
 )
+from ordering.events import SubmitRequested
 from ordering.kin import ROLL_CALL
 from ordering.qos import Level, Qos
 from ordering.self_suspicion import WAKING
@@ -56,6 +62,7 @@ class Topic(Enum):
     RECOVERY = "recovery"
     LOCK = "lock"
     STATE = "state"
+    CALL = "call"
     PACKET = "packet"
     RUN = "run"
 
@@ -93,6 +100,9 @@ NOTABLE: Final[dict[type, Topic]] = {
     p.ChainAlive: Topic.RECOVERY,
     p.Forgotten: Topic.RECOVERY,
     p.LockRequest: Topic.LOCK,
+    p.NonMemberAck: Topic.CALL,
+    p.NonMemberReply: Topic.CALL,
+    p.NonMemberRefusal: Topic.CALL,
 }
 
 
@@ -151,6 +161,11 @@ class Narrator(Checker):
                 self._tell(process, now, Topic.STATE, text)
             case EndMembership(ending):
                 self._tell(process, now, Topic.MEMBERSHIP, f"ends its membership: {_words(ending.name)}")
+            case CallRepeated(call, message):
+                text = f"is asked again for the reply to {self._call(call)}{_quoted((message,))}"
+                self._tell(process, now, Topic.CALL, text)
+            case CallAnswered() | CallFailed():
+                self._tell(process, now, Topic.CALL, _outcome(effect))
             case LevelReached(majority, stable) if self._verbosity > 1:
                 text = f"knows a majority holds all up to {majority}, the ring up to {stable}"
                 self._tell(process, now, Topic.DELIVERY, text)
@@ -173,6 +188,28 @@ class Narrator(Checker):
         else:
             text = f"is refused lock {effect.name}"
         self._tell(process, now, Topic.LOCK, text)
+
+    def on_called(
+        self, caller: Member, first_number: int, request: CallRequested | SubmitRequested, now: int
+    ) -> None:
+        what = f"{_span(first_number, len(request.messages))}{_quoted(request.messages)}"
+        handler = f", handler {request.handler}" if request.handler else ""
+        self._write(
+            Line(now, self._member(caller), "", Topic.CALL, f"calls {what} at {_level(request.qos)}{handler}")
+        )
+
+    def on_caller_effect(self, caller: Member, effect: CallerEffect, now: int) -> None:
+        match effect:
+            case CallAcknowledged() | CallAnswered() | CallFailed():
+                self._write(Line(now, self._member(caller), "", Topic.CALL, _outcome(effect)))
+            case Multicast(to, packet) if self._verbosity > 1:
+                text = f"{type(packet).__name__} to {' '.join(to)}: {self._describe(packet)}"
+                self._write(Line(now, self._member(caller), "", Topic.PACKET, text))
+            case Unicast(address, packet) if self._verbosity > 1:
+                text = f"{type(packet).__name__} to {address}: {self._describe(packet)}"
+                self._write(Line(now, self._member(caller), "", Topic.PACKET, text))
+            case _:
+                pass
 
     def on_restored(self, process: "Process", donor: "Process", now: int) -> None:
         self._look(process, now)
@@ -316,6 +353,17 @@ class Narrator(Checker):
                 return f"wants locked: {wishes or 'nothing'}"
             case p.DataConfirm(_, seq):
                 return f"has unordered data up to {seq}"
+            case p.NonMemberData(head, _, first, _, _, _, messages):
+                whose = self._site(head.sender)
+                verb = f"passes on of {whose}" if packet.passed_on else "asks"
+                return f"{verb} {_span(first, len(messages))}{_quoted(messages)}"
+            case p.NonMemberAck(_, _, _, receipts):
+                return "has delivered " + _listed(f"call {r.number} at {r.ts}" for r in receipts)
+            case p.NonMemberReply(_, _, _, answers):
+                return "replies to " + _listed(f"call {answer.number}" for answer in answers)
+            case p.NonMemberRefusal(_, _, directory, reason, first, count, _):
+                why = f"{_words(reason.name)}, it is in view {directory.view}"
+                return f"refuses calls {_span(first, count)}: {why}"
             case _:
                 return self._recovery(packet)
 
@@ -410,6 +458,9 @@ class Narrator(Checker):
     def _runs(self, runs: tuple[p.Run, ...]) -> str:
         return _listed(f"{self._site(run.source)}:{_span(run.first_seq, run.count)}" for run in runs)
 
+    def _call(self, call: p.Call) -> str:
+        return f"call {call.number} of {self._names.get(call.caller, call.address)}"
+
     def _ballot(self, ballot: p.Ballot) -> str:
         return f"{ballot.round} of {self._site(ballot.site)}"
 
@@ -429,6 +480,16 @@ _STANDINGS = {
     p.Standing.UNDECIDED: "in a birth that is not decided",
     p.Standing.MEMBER: "a member",
 }
+
+
+def _outcome(effect: CallAcknowledged | CallAnswered | CallFailed) -> str:
+    match effect:
+        case CallAcknowledged(number, ts, reached, _):
+            return f"has call {number} acknowledged: delivered at {ts}, {_words(reached.name)}"
+        case CallAnswered(number, ts, payload, _):
+            return f"has the reply to call {number}:{_quoted((payload,))} of {ts}"
+        case CallFailed(number, failure, _):
+            return f"gives up call {number}: {_words(failure.name)}, outcome unknown"
 
 
 def _span(first: int, count: int) -> str:

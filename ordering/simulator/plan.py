@@ -68,6 +68,10 @@ def _option(name: str, value: object) -> str:
     return f"--{name} {value}"
 
 
+DRAWN = -1
+CALLERS_MAX = 16
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     sites: int = 5
@@ -76,12 +80,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     seconds: int = 12
     rate: int = 120
     durable: bool | None = None  # None: drawn
+    callers: int = DRAWN
 
     def __post_init__(self) -> None:
         if not 1 <= self.sites <= 16:
             raise ConfigurationError(f"sites: {self.sites} must be between 1 and 16")
         if self.seconds < 1:
             raise ConfigurationError(f"seconds: {self.seconds} must be at least 1")
+        if not DRAWN <= self.callers <= CALLERS_MAX:
+            raise ConfigurationError(f"callers: {self.callers} must be {DRAWN} (drawn) to {CALLERS_MAX}")
         if self.rate < 1:
             raise ConfigurationError(f"rate: {self.rate} messages per second must be at least 1")
 
@@ -91,7 +98,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         default = Plan(seed=self.seed)
         options = [
             _option(name, getattr(self, name))
-            for name in ("sites", "discipline", "faults", "seconds", "rate", "durable")
+            for name in ("sites", "discipline", "faults", "seconds", "rate", "durable", "callers")
             if getattr(self, name) != getattr(default, name)
         ]
         return " ".join([f"rsm sim --seed {self.seed}", *options, "-v"])
@@ -126,6 +133,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             minority_ms=600 if forks else 1500,
             orphan_ms=1000 if forks else 10_000,
         )
+
+    def draw_callers(self) -> tuple[int, Random]:
+        """How many processes call from outside, and their chance: of its own, so that a run without callers
+        is what it would be if there were none at all."""
+        rng = Random(f"callers {self.seed}")
+        drawn = rng.choice((0, 0, 0, 1, 2)) if self.faults is FaultMix.SWARM else 0
+        return (drawn if self.callers == DRAWN else self.callers), rng
 
     def draw_kinds(self, rng: Random) -> tuple[FaultKind, ...]:
         """Swarm testing: each run uses its own subset, so that no kind always hides behind another."""

@@ -8,9 +8,13 @@ import msgspec
 from ordering.config import Config
 from ordering.effects import Delivery, EndMembership
 from ordering.engine import Engine
-from ordering.events import Event, TimerFired
-from ordering.simulator.disk import Disk
+from ordering.events import Event, Reply, TimerFired
+from ordering.packets import Call, CallFlag
+from ordering.qos import Level
+from ordering.simulator.disk import Disk, Snapshot
 from ordering.views import Member, View
+
+FREE = Level.SOURCE_ORDERED  # up to here a request has no place in the order
 
 
 class Applied(msgspec.Struct, frozen=True):
@@ -18,20 +22,54 @@ class Applied(msgspec.Struct, frozen=True):
 
     ts: int
     message: bytes
+    call: Call | None = None
+    owed: bool = False
 
 
 class Replica:
-    """A state machine whose state is the hash of everything applied, in order."""
+    """A state machine whose state is the hash of everything applied, in order.
+
+    It keeps sessions (R12): the first reply to each request is part of the state and answers every
+    repetition. Requests without a place in the order get a reply that depends on nothing.
+    """
 
     def __init__(self) -> None:
+        self.sessions: dict[tuple[int, int, int], tuple[int, bytes]] = {}
+        self.answers: list[Reply] = []  # for the engine
         self.ts = 0
         self.digest = b"\0" * 16
         self._waiting: list[Applied] = []
 
     def deliver(self, delivery: Delivery) -> None:
-        if delivery.first_ts:
+        if delivery.calls:
+            self._deliver_calls(delivery)
+        elif delivery.first_ts:
             for offset, message in enumerate(delivery.messages):
                 self._waiting.append(Applied(delivery.first_ts + offset, message))
+
+    def _deliver_calls(self, delivery: Delivery) -> None:
+        for offset, (call, message) in enumerate(zip(delivery.calls, delivery.messages, strict=True)):
+            owed = offset in delivery.owed
+            if delivery.first_ts:
+                request = None if call.flags & CallFlag.IS_REPLY else call
+                self._waiting.append(Applied(delivery.first_ts + offset, message, request, owed))
+            elif owed:
+                self.answers.append(Reply(call, 0, _value(0, message)))
+
+    def repeat(self, call: Call, message: bytes) -> None:
+        """A request wants its reply again, or for the first time from this replica."""
+        known = self.sessions.get((call.caller, call.boot, call.number))
+        if known is not None:
+            self.answers.append(Reply(call, *known))
+        elif message.startswith(b"~"):
+            self.answers.append(Reply(call, 0, _value(0, message)))
+
+    def _execute(self, item: Applied, call: Call) -> None:
+        key = (call.caller, call.boot, call.number)
+        if key not in self.sessions:
+            self.sessions[key] = (item.ts, _value(item.ts, item.message))
+        if item.owed:
+            self.answers.append(Reply(call, *self.sessions[key]))
 
     def retract(self, after: int) -> None:
         self._waiting = [item for item in self._waiting if item.ts <= after]
@@ -50,13 +88,23 @@ class Replica:
                 self.digest + item.ts.to_bytes(8, "big") + item.message, digest_size=16
             ).digest()
             self.ts = item.ts
+            if item.call is not None:
+                self._execute(item, item.call)
             done.append((item.ts, self.digest))
         del self._waiting[:taken]
         return done
 
-    def restore(self, ts: int, digest: bytes) -> None:
-        self.ts = ts
-        self.digest = digest
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self.ts, self.digest, dict(self.sessions))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        self.ts = snapshot.ts
+        self.digest = snapshot.digest
+        self.sessions = dict(snapshot.sessions)
+
+
+def _value(ts: int, message: bytes) -> bytes:
+    return blake2b(ts.to_bytes(8, "big") + message, digest_size=4).hexdigest().encode()
 
 
 class Process:

@@ -7,6 +7,7 @@ import msgspec
 
 from ordering.config import MS
 from ordering.effects import Effect, InstallView
+from ordering.simulator.callers import Callers
 from ordering.simulator.checkers import make_checkers
 from ordering.simulator.checkers.base import Checker
 from ordering.simulator.cluster import Cluster
@@ -28,6 +29,7 @@ class Report(msgspec.Struct, kw_only=True):
     simulated_ns: int
     submitted: int
     refused: int
+    calls: int = 0
     applied: int
     views: int
     packets: int
@@ -73,10 +75,12 @@ def simulate(plan: Plan, extra: tuple[Checker, ...] = (), *, stop_broken: bool =
         cluster.transfer_ms = (0, 0, 20, 200, 800)
     workload = Workload(cluster, Random(rng.getrandbits(64)), plan.rate)
     kinds = plan.draw_kinds(rng)
+    count, callers_rng = plan.draw_callers()
+    callers = Callers(cluster, callers_rng, count)
     gap_ms = 400 if plan.faults is FaultMix.LIGHT else rng.choice((100, 200, 400))
     injector = Injector(cluster, Random(rng.getrandbits(64)), kinds, gap_ms)
     users = LockUsers(cluster, Random(plan.seed), injector.count) if plan.faults is FaultMix.SWARM else None
-    _play(plan, cluster, workload, injector, rng, users)
+    _play(plan, cluster, workload, callers, injector, rng, users)
     violations = [] if stop_broken else list(cluster.broken)
     for checker in checkers:
         violations += checker.violations
@@ -86,6 +90,7 @@ def simulate(plan: Plan, extra: tuple[Checker, ...] = (), *, stop_broken: bool =
         simulated_ns=cluster.clock.now,
         submitted=workload.submitted,
         refused=workload.refused,
+        calls=callers.calls,
         applied=len(tally.applied),
         views=len(tally.views),
         packets=cluster.network.sent,
@@ -99,6 +104,7 @@ def _play(
     plan: Plan,
     cluster: Cluster,
     workload: Workload,
+    callers: Callers,
     injector: Injector,
     rng: Random,
     users: LockUsers | None,
@@ -114,6 +120,7 @@ def _play(
         cluster.clock.after(200 * MS, injector.start)
     cluster.clock.run_until(20 * MS)
     workload.start()
+    callers.start()
     if users is not None:
         users.start()
     cluster.clock.run_until(plan.seconds * SECOND)
@@ -121,6 +128,7 @@ def _play(
     if users is not None:
         users.stop()
     injector.heal()
+    callers.heal()
     for checker in cluster.checkers:
         checker.on_healed(cluster, cluster.clock.now)
     bound = LIVENESS_FACTOR * cluster.config.detection_ms * MS

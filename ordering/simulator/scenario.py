@@ -24,6 +24,10 @@ with ``#``, on what it protects. A section is one or more commands, a line ``---
 cluster sites=3 [born=no] [setting=value]   founders s1 … sN and their birth; time 0 is when they rest
 cluster … clocks=yes                        they also have wall clocks, which are right
 submit s1 hello [more …] [qos=total]        one submission; a refusal is part of the trace
+caller c1 [at=s2] [setting=value]           a process outside the group; it asks s2 first (else s1), or anyone
+call c1 hello [more …] [handler=1]          requests; also qos=, implicit=yes, acknowledged=no, view=1.0
+request s1 hello [handler=1] [group=yes]    a member's request
+hang up c1                                  the caller crashes
 run 50ms                                    also us and s
 until s2 sends Ack | is STATE               run until it has just happened, 10 s at most
 until s2 views 2.0 | delivers hello         the same for what the application is told
@@ -54,12 +58,14 @@ from typing import Final
 
 import msgspec
 
+from ordering.caller import CallRequested
 from ordering.config import MS, Config
 from ordering.effects import Deliver, Effect, EndMembership, InstallView, Retract
 from ordering.errors import OrderingError, SubmitError
 from ordering.events import ChangeRequested, ForkRequested, LockReleased, LockRequested
 from ordering.packets import ChangeKind, Packet
 from ordering.qos import MAJORITY, Qos, parse_qos
+from ordering.simulator.callers import FIRST_SITE, CallerProcess
 from ordering.simulator.checkers import make_checkers
 from ordering.simulator.checkers.base import Checker
 from ordering.simulator.clock import Clock
@@ -68,7 +74,7 @@ from ordering.simulator.narrator import Line, Narrator, Topic
 from ordering.simulator.network import Network, Sink, Weather
 from ordering.simulator.process import Process
 from ordering.state import PACKET_TYPES, State
-from ordering.views import LockName, View
+from ordering.views import LockName, Member, SiteId, View, ViewId
 
 US: Final = MS // 1000
 LATENCY_US: Final = 1000
@@ -193,6 +199,7 @@ class Stage:
         self.lines: list[str] = []
         self.topics = TOPICS - QUIET
         self.born_at = 0
+        self._callers = 0
         self.journal = Journal()
         self._judges = make_checkers()
         nacks = Narrator(self._hear_nack, verbosity=2)
@@ -263,6 +270,26 @@ class Stage:
             self._write(name_of(process), f"refuses: {type(refusal).__name__}: {refusal}")
         return refusal
 
+    # -- callers ---------------------------------------------------------------------------------------
+
+    def caller(self, address: str, *contacts: str, **settings: int | str) -> CallerProcess:
+        """A process outside the group that knows ``contacts`` (else the founders)."""
+        known = contacts or self.cluster.config.founders
+        config = msgspec.structs.replace(self.cluster.config, founders=(), contacts=known, **settings)
+        self._callers += 1
+        site = SiteId(FIRST_SITE + self._callers)
+        return CallerProcess(self.cluster, config, Member(site, 10**6 + site, address), Random(site))
+
+    def call(self, address: str, request: CallRequested) -> SubmitError | None:
+        if address not in self.cluster.callers:
+            raise ScenarioError(f"{address!r} is no caller; write 'caller {address}' first")
+        process = self.cluster.callers[address]
+        refusal = process.call(request)
+        if refusal is not None:
+            name = f"{address}#{process.member.site}"
+            self._write(name, f"is refused: {type(refusal).__name__}: {refusal}")
+        return refusal
+
     def change(self, address: str, change: ChangeRequested) -> None:
         self.cluster.handle(self.process(address), change)
 
@@ -297,9 +324,13 @@ class Stage:
 
     def links(self, source: str, to: str) -> list[tuple[str, str]]:
         """Links between two addresses; ``*`` stands for every other one."""
-        sources = self.addresses if source == "*" else (self.process(source).address,)
-        targets = self.addresses if to == "*" else (self.process(to).address,)
+        everyone = (*self.addresses, *self.cluster.callers)
+        sources = everyone if source == "*" else (self._address(source),)
+        targets = everyone if to == "*" else (self._address(to),)
         return [(a, b) for a in sources for b in targets if a != b]
+
+    def _address(self, name: str) -> str:
+        return name if name in self.cluster.callers else self.process(name).address
 
     def cut(self, source: str, to: str) -> None:
         self.network.cut(*self.links(source, to))
@@ -448,6 +479,10 @@ class Script:
         self._verbs: dict[str, Callable[[list[str], dict[str, str]], None]] = {
             "cluster": self._cluster,
             "submit": self._submit,
+            "caller": self._caller,
+            "call": self._call,
+            "request": self._request,
+            "hang": lambda words, _: self._each(words[1:], lambda a: self.stage.cluster.callers[a].crash()),
             "run": self._run,
             "until": self._until,
             "start": lambda words, _: self._each(words, lambda a: self.stage.cluster.start(a, founder=True)),
@@ -521,6 +556,36 @@ class Script:
     def _submit(self, words: list[str], options: dict[str, str]) -> None:
         address, *messages = words
         self.stage.submit(address, *messages, qos=parse_qos(options.get("qos", "majority")))
+
+    def _caller(self, words: list[str], options: dict[str, str]) -> None:
+        (address,) = _exactly(1, words)
+        contacts = options.pop("at", "s1").split(",")
+        self.stage.caller(address, *contacts, **{name: int(value) for name, value in options.items()})
+
+    def _call(self, words: list[str], options: dict[str, str]) -> None:
+        address, *messages = words
+        view = options.get("view", "")
+        self.stage.call(
+            address,
+            CallRequested(
+                tuple(message.encode() for message in messages),
+                parse_qos(options.get("qos", "majority")),
+                handler=int(options.get("handler", "0")),
+                implicit=options.get("implicit") == "yes",
+                view=ViewId(*map(int, view.split("."))) if view else None,
+                acknowledged=options.get("acknowledged") != "no",
+            ),
+        )
+
+    def _request(self, words: list[str], options: dict[str, str]) -> None:
+        address, *messages = words
+        self.stage.cluster.request(
+            self.stage.process(address),
+            tuple(message.encode() for message in messages),
+            parse_qos(options.get("qos", "majority")),
+            handler=int(options.get("handler", "1")),
+            to_group=options.get("group") == "yes",
+        )
 
     def _run(self, words: list[str], options: dict[str, str]) -> None:
         (text,) = _exactly(1, words)

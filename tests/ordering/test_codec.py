@@ -15,7 +15,7 @@ from ordering.errors import DecodeError
 from ordering.locks import LEASE_MS_MAX, WAITERS_MAX
 from ordering.qos import MAJORITY, UNRELIABLE, Level, Qos, k_resilient
 from ordering.slot_time import TIME_MAX
-from ordering.views import Claim, Lock, LockTable, Member, Owner, SiteId, View, ViewId
+from ordering.views import HANDLERS, Claim, Lock, LockTable, Member, Owner, SiteId, View, ViewId
 
 BOOT = (1 << 128) - 1
 HEAD = p.Head(1 << 63, (1 << 64) - 1, SiteId(7), BOOT, 1, 2, 3, 4, 5)
@@ -37,7 +37,20 @@ qualities = st.one_of(
     st.sampled_from([Qos(level) for level in Level]), st.integers(0, COUNT_MAX).map(k_resilient)
 )
 messages = st.lists(st.binary(max_size=40), min_size=1, max_size=20).map(tuple)
-batches = st.builds(p.Batch, any_site, boots, small, qualities, messages)
+handlers = st.integers(0, HANDLERS[-1])
+call_flags = st.integers(0, sum(p.CallFlag))
+reply_addresses = st.text(st.characters(codec="utf-8"), max_size=30)
+calls = st.builds(p.Call, sites, boots, small, reply_addresses, handlers, call_flags)
+
+
+@st.composite
+def batches_of_calls(draw: st.DrawFn) -> p.Batch:
+    pairs = draw(st.lists(st.tuples(st.binary(max_size=8), calls), min_size=1, max_size=3))
+    bodies, made = tuple(body for body, _ in pairs), tuple(call for _, call in pairs)
+    return p.Batch(draw(any_site), draw(boots), draw(small), draw(qualities), bodies, made)
+
+
+batches = st.one_of(st.builds(p.Batch, any_site, boots, small, qualities, messages), batches_of_calls())
 members = st.builds(Member, sites, boots, st.text(st.characters(codec="utf-8"), max_size=30), any_site)
 ballots = st.builds(p.Ballot, counts, any_site)
 
@@ -99,6 +112,32 @@ def positions(draw: st.DrawFn) -> p.Position:
     return p.Position(draw(counts), ts, draw(st.integers(0, ts)), view, vector, draw(times))
 
 
+view_ids = st.builds(ViewId, counts, counts)
+directories = st.builds(p.Directory, view_ids, st.lists(reply_addresses, max_size=6).map(tuple))
+receipts = st.builds(p.Receipt, small, counts, st.sampled_from(Level))
+answers = st.builds(p.Answer, small, counts, st.binary(max_size=40))
+
+
+@st.composite
+def non_member_data(draw: st.DrawFn) -> p.NonMemberData:
+    first = draw(small)
+    return p.NonMemberData(
+        draw(heads),
+        draw(reply_addresses),
+        first,
+        draw(handlers),
+        draw(st.integers(0, p.CallFlag.IS_REPLY - 1)),
+        draw(qualities),
+        draw(messages),
+        draw(st.integers(0, first)),
+        draw(st.integers(0, first - 1)),
+        draw(view_ids),
+        draw(st.booleans()),
+        draw(st.none() | counts),
+        draw(st.booleans()),
+    )
+
+
 acks = st.builds(
     p.Order, counts, small, any_site, any_site, st.lists(runs, max_size=6).map(tuple), time=times
 ) | st.builds(p.Order, counts, small, any_site, any_site, time=times, tick=st.booleans())
@@ -142,6 +181,16 @@ PACKETS: dict[type, st.SearchStrategy[Any]] = {
     p.Forgotten: st.builds(p.Forgotten, heads, sites, boots, counts, counts),
     p.ChainAlive: st.builds(p.ChainAlive, heads, addresses, descents, counts, counts),
     p.LockRequest: st.builds(p.LockRequest, heads, statements, st.booleans()),
+    p.NonMemberData: non_member_data(),
+    p.NonMemberAck: st.builds(
+        p.NonMemberAck, heads, boots, directories, st.lists(receipts, min_size=1, max_size=6).map(tuple)
+    ),
+    p.NonMemberReply: st.builds(
+        p.NonMemberReply, heads, boots, directories, st.lists(answers, min_size=1, max_size=6).map(tuple)
+    ),
+    p.NonMemberRefusal: st.builds(
+        p.NonMemberRefusal, heads, boots, directories, st.sampled_from(p.Refusal), small, small, counts
+    ),
 }
 packets: st.SearchStrategy[p.Packet] = st.one_of(*PACKETS.values())
 
@@ -267,6 +316,10 @@ VIEW = ((1, 0), (MEMBER,), (1,), (1,), 0, (), NONE)
 OWNER = (1, B16, 0)
 FREE = ((0, B16, 0), 0, 0)
 LOCK = ("a", (OWNER, 1, 0), 5, 0, ())
+CALL = (1, B16, 1, "a", 0, 0)
+PARCEL = ("c", 5, 0, 0, (5, 0), (b"x",), 5, 4, (0, 0), False, None, False)
+TOO_HIGH = ("c", COUNT_MAX, 0, 0, (5, 0), (b"x", b"y"), *PARCEL[6:])
+DIRECTORY = ((1, 0), ("s1",))
 BODY_TABLE = [
     ("not an array", p.PollReply, raw(p.PollReply)[:-1] + b"\x01"),
     ("no fields", p.PollReply, raw(p.PollReply)),
@@ -275,16 +328,16 @@ BODY_TABLE = [
     ("a slot beyond 63 bits", p.PollReply, raw(p.PollReply, 1 << 63, True)),
     ("a float", p.PollReply, raw(p.PollReply, 1.0, True)),
     ("a negative sequence number", p.DataConfirm, raw(p.DataConfirm, -1)),
-    ("no messages", p.Data, raw(p.Data, (1, B16, 1, (5, 0), ()))),
-    ("a text message", p.Data, raw(p.Data, (1, B16, 1, (5, 0), ("x",)))),
-    ("a short boot", p.Data, raw(p.Data, (1, B16[1:], 1, (5, 0), (b"x",)))),
-    ("a boot as a number", p.Data, raw(p.Data, (1, 5, 1, (5, 0), (b"x",)))),
-    ("a negative K", p.Data, raw(p.Data, (1, B16, 1, (4, -1), (b"x",)))),
-    ("a K without K-resilience", p.Data, raw(p.Data, (1, B16, 1, (5, 1), (b"x",)))),
-    ("no such level", p.Data, raw(p.Data, (1, B16, 1, (7, 0), (b"x",)))),
-    ("sequence number 0 at an ordered level", p.Data, raw(p.Data, (1, B16, 0, (5, 0), (b"x",)))),
-    ("sequence numbers overflow", p.Data, raw(p.Data, (1, B16, COUNT_MAX, (5, 0), (b"x",)))),
-    ("a batch field too many", p.Data, raw(p.Data, (1, B16, 1, (5, 0), (b"x",), 0))),
+    ("no messages", p.Data, raw(p.Data, (1, B16, 1, (5, 0), (), ()))),
+    ("a text message", p.Data, raw(p.Data, (1, B16, 1, (5, 0), ("x",), ()))),
+    ("a short boot", p.Data, raw(p.Data, (1, B16[1:], 1, (5, 0), (b"x",), ()))),
+    ("a boot as a number", p.Data, raw(p.Data, (1, 5, 1, (5, 0), (b"x",), ()))),
+    ("a negative K", p.Data, raw(p.Data, (1, B16, 1, (4, -1), (b"x",), ()))),
+    ("a K without K-resilience", p.Data, raw(p.Data, (1, B16, 1, (5, 1), (b"x",), ()))),
+    ("no such level", p.Data, raw(p.Data, (1, B16, 1, (7, 0), (b"x",), ()))),
+    ("sequence number 0 at an ordered level", p.Data, raw(p.Data, (1, B16, 0, (5, 0), (b"x",), ()))),
+    ("sequence numbers overflow", p.Data, raw(p.Data, (1, B16, COUNT_MAX, (5, 0), (b"x",), ()))),
+    ("a batch field too many", p.Data, raw(p.Data, (1, B16, 1, (5, 0), (b"x",), (), 0))),
     ("an empty run", p.Ack, raw(p.Ack, (1, 1, 1, 1, ((1, 1, 0),), None, (), 0, False))),
     ("a negative run", p.Ack, raw(p.Ack, (1, 1, 1, 1, ((1, 1, -1),), None, (), 0, False))),
     ("a run from 0", p.Ack, raw(p.Ack, (1, 1, 1, 1, ((1, 0, 1),), None, (), 0, False))),
@@ -329,6 +382,21 @@ BODY_TABLE = [
     ("too long a lease", p.LockRequest,
      raw(p.LockRequest, (OWNER, 1, (("a", 1, LEASE_MS_MAX + 1, 1),)), False)),
     ("a statement without a version", p.LockRequest, raw(p.LockRequest, (OWNER, 0, ()), False)),
+    ("calls for some messages", p.Data, raw(p.Data, (1, B16, 1, (5, 0), (b"x", b"y"), (CALL,)))),
+    ("a nameless caller", p.Data, raw(p.Data, (1, B16, 1, (5, 0), (b"x",), ((0, *CALL[1:]),)))),
+    ("a call without a number", p.Data, raw(p.Data, (1, B16, 1, (5, 0), (b"x",), ((1, B16, 0, "a", 0, 0),)))),
+    ("no such handler", p.Data, raw(p.Data, (1, B16, 1, (5, 0), (b"x",), ((1, B16, 1, "a", 7, 0),)))),
+    ("no such flag", p.Data, raw(p.Data, (1, B16, 1, (5, 0), (b"x",), ((1, B16, 1, "a", 0, 8),)))),
+    ("calls without messages", p.NonMemberData, raw(p.NonMemberData, (*PARCEL[:5], (), *PARCEL[6:]))),
+    ("call 0", p.NonMemberData, raw(p.NonMemberData, ("c", 0, *PARCEL[2:]))),
+    ("call numbers overflow", p.NonMemberData, raw(p.NonMemberData, TOO_HIGH)),
+    ("a call that is a reply", p.NonMemberData, raw(p.NonMemberData, (*PARCEL[:3], 4, *PARCEL[4:]))),
+    ("a floor above the calls", p.NonMemberData, raw(p.NonMemberData, (*PARCEL[:6], 6, *PARCEL[7:]))),
+    ("a call after itself", p.NonMemberData, raw(p.NonMemberData, (*PARCEL[:7], 5, *PARCEL[8:]))),
+    ("no receipts", p.NonMemberAck, raw(p.NonMemberAck, B16, DIRECTORY, ())),
+    ("a receipt of no level", p.NonMemberAck, raw(p.NonMemberAck, B16, DIRECTORY, ((1, 1, 9),))),
+    ("no answers", p.NonMemberReply, raw(p.NonMemberReply, B16, DIRECTORY, ())),
+    ("a refusal for no reason", p.NonMemberRefusal, raw(p.NonMemberRefusal, B16, DIRECTORY, 9, 1, 1, 0)),
     ("a negative round", p.RecoveryAckNewList, raw(p.RecoveryAckNewList, (-1, 1))),
 ]  # fmt: skip
 
@@ -350,15 +418,20 @@ def test_when_the_body_is_bad_then_the_packet_is_dropped_for_its_body(
 def test_when_a_table_entry_is_mended_then_it_is_accepted() -> None:
     """The tables above fail for their one defect, not for another."""
     assert decode(raw(p.PollReply, 1, True))
-    assert decode(raw(p.Data, (1, B16, 1, (5, 0), (b"x",))))
-    assert decode(raw(p.Data, (1, B16, 0, (0, 0), (b"x",))))
-    assert decode(raw(p.Data, (1, B16, 1, (4, 1), (b"x",))))
+    assert decode(raw(p.Data, (1, B16, 1, (5, 0), (b"x",), ())))
+    assert decode(raw(p.Data, (1, B16, 0, (0, 0), (b"x",), ())))
+    assert decode(raw(p.Data, (1, B16, 1, (4, 1), (b"x",), ())))
     assert decode(raw(p.Ack, (1, COUNT_MAX - 2, 1, 1, ((1, 1, 1), (2, 1, 1)), None, (), 0, False)))
     assert decode(raw(p.NewList, (1, 1, 1, 1, (), VIEW, ((1, 0),), 0, False), (7, 1), ()))
     assert decode(raw(p.NotMember, 1, VIEW))
     assert decode(raw(p.Collected, (1, 5, 5, VIEW, ((1, 0),), 0), (7, 1), ()))
     assert decode(raw(p.Hello, (1, B16, "a" * 255, 0), 1, 0, B16))
     assert decode(raw(p.ListChangeRequest, (5, MEMBER), False))
+    assert decode(raw(p.Data, (1, B16, 1, (5, 0), (b"x",), (CALL,))))
+    assert decode(raw(p.NonMemberData, PARCEL))
+    assert decode(raw(p.NonMemberAck, B16, DIRECTORY, ((1, 1, 5),)))
+    assert decode(raw(p.NonMemberReply, B16, DIRECTORY, ((1, 1, b"x"),)))
+    assert decode(raw(p.NonMemberRefusal, B16, DIRECTORY, 1, 1, 1, 0))
     assert decode(raw(p.Poll, 1, tuple(range(codec.MEMBERS_MAX))))
     assert decode(raw(p.Ack, (1, 1, 1, 1, (), None, (), TIME_MAX, True)))
     assert decode(raw(p.NotMember, 1, (*VIEW[:-1], ((LOCK, (6, FREE, 0, 0, (FREE,) * WAITERS_MAX)), ()))))

@@ -5,13 +5,11 @@ from random import Random
 import pytest
 
 from ordering.config import Config
-from ordering.delivery import DeliveryCursor
 from ordering.effects import Deliver, Delivery, InstallView, LevelReached, Retract
+from ordering.engine import Engine
 from ordering.errors import InvariantViolation
-from ordering.lock_requests import LockRequests
 from ordering.packets import Batch, Order, Run
 from ordering.qos import MAJORITY, SOURCE_ORDERED, TOTAL, TOTALLY_ORDERED, Level, Qos, k_resilient
-from ordering.site import Site
 from ordering.views import Member, SiteId, View, ViewId
 
 A, B, C = SiteId(1), SiteId(2), SiteId(3)
@@ -23,9 +21,10 @@ class Bench:
     """A site that holds what is given to it, and its delivery cursor."""
 
     def __init__(self) -> None:
-        self.site = Site(Config(group="g", founders=("a1", "a2", "a3")), MEMBERS[0], Random(1))
+        engine = Engine(Config(group="g", founders=("a1", "a2", "a3")), MEMBERS[0], Random(1))
+        self.site = engine.site
         self.site.queue.found(VIEW)
-        self.cursor = DeliveryCursor(self.site, LockRequests(self.site))
+        self.cursor = engine.delivery
         self.order(view=VIEW)
         self.levels(majority=1)
 

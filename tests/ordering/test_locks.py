@@ -5,7 +5,6 @@ import pytest
 from ordering.codec import DATAGRAM_MAX, encode
 from ordering.config import MS
 from ordering.locks import (
-    HANDLERS,
     NAMED_MAX,
     TABLE_BYTES_MAX,
     WAITERS_MAX,
@@ -27,6 +26,7 @@ from ordering.packets import (
     Wish,
 )
 from ordering.views import (
+    HANDLERS,
     NO_LOCKS,
     NOBODY,
     Claim,

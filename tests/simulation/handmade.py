@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
+from ordering.call_table import CallTable
 from ordering.config import MS, Config
 from ordering.effects import (
     Deliver,
@@ -81,7 +82,10 @@ def stub(number: int) -> Any:
         recovery=SimpleNamespace(accepted=None),
         retransmission=SimpleNamespace(_sent={}),
         membership=SimpleNamespace(requests={}),
-        submission=SimpleNamespace(pending={}),
+        submission=SimpleNamespace(
+            pending={}, pending_calls=0, requests=SimpleNamespace(waiting={}, next_number=1)
+        ),
+        rpc=SimpleNamespace(table=CallTable(CONFIG)),
         transfer=SimpleNamespace(wanted=None),
         lanes=SimpleNamespace(pending={}),
     )
@@ -101,7 +105,7 @@ def cluster_of(processes: list[Any], left_broken: tuple[str, ...] = ()) -> Any:
     def live() -> list[Any]:
         return [process for process in processes if process.alive]
 
-    return SimpleNamespace(config=CONFIG, live=live, left_broken=set(left_broken))
+    return SimpleNamespace(config=CONFIG, live=live, left_broken=set(left_broken), callers={})
 
 
 def tell(checker: Checker, process: Any, *effects: Effect, now: int = 0) -> None:

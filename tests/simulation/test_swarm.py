@@ -31,7 +31,8 @@ def test_when_a_swarm_of_faults_strikes_then_no_checker_complains(first: int) ->
 @pytest.mark.parametrize("seed", FOUND_SOMETHING)
 def test_when_a_seed_has_found_something_once_then_it_is_played_for_ever(seed: int) -> None:
     discipline = ("rotating", "sequencer")[seed // 4 % 2]
-    report = simulate(Plan(seed=seed, discipline=discipline, sites=(5, 3, 4, 7)[seed % 4], durable=False))
+    sites = (5, 3, 4, 7)[seed % 4]
+    report = simulate(Plan(seed=seed, discipline=discipline, sites=sites, durable=False, callers=0))
     assert report.violations == [], report.replay
 
 
@@ -75,6 +76,14 @@ def test_when_a_seed_runs_under_two_hash_seeds_then_the_trace_is_one() -> None:
         for hash_seed in ("1", "2")
     }
     assert len(traces) == 1
+
+
+@pytest.mark.parametrize("sites", [3, 5, 7])
+def test_when_callers_are_struck_as_well_then_no_checker_complains(sites: int) -> None:
+    for seed in range(1000, 1006):
+        report = simulate(Plan(seed=seed, sites=sites, callers=2))
+        assert report.violations == [], report.replay
+        assert report.calls > 0
 
 
 def test_every_kind_of_fault_happens() -> None:

@@ -11,12 +11,17 @@ membership          virtual_synchrony, view_agreement, hold_statements, voters_h
 nothing is lost     resilience, agreement, digest, promises
 locks and time      lock_exclusion, handler_locks, slot_time
 work gets done      liveness, lock_liveness, bounds, nack_rate
+calls               call_integrity, caller_order, call_resilience, one_reply, call_liveness
 ==================  ===============================================================================
 """
 
 from ordering.simulator.checkers.agreement import Agreement
 from ordering.simulator.checkers.base import Checker
 from ordering.simulator.checkers.bounds import Bounds
+from ordering.simulator.checkers.call_integrity import CallIntegrity
+from ordering.simulator.checkers.call_liveness import CallLiveness
+from ordering.simulator.checkers.call_resilience import CallResilience
+from ordering.simulator.checkers.caller_order import CallerOrder
 from ordering.simulator.checkers.causal_order import CausalOrder
 from ordering.simulator.checkers.digest import Digest
 from ordering.simulator.checkers.handler_locks import HandlerLocks
@@ -27,6 +32,7 @@ from ordering.simulator.checkers.liveness import Liveness
 from ordering.simulator.checkers.lock_exclusion import LockExclusion
 from ordering.simulator.checkers.lock_liveness import LockLiveness
 from ordering.simulator.checkers.nack_rate import NackRate
+from ordering.simulator.checkers.one_reply import OneReply
 from ordering.simulator.checkers.promises import Promises
 from ordering.simulator.checkers.resilience import Resilience
 from ordering.simulator.checkers.single_token import SingleToken
@@ -58,6 +64,11 @@ ALL_CHECKERS: tuple[type[Checker], ...] = (
     HandlerLocks,
     SlotTime,
     LockLiveness,
+    CallIntegrity,
+    CallResilience,
+    CallerOrder,
+    OneReply,
+    CallLiveness,
 )
 
 

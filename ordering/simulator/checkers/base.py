@@ -2,8 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+from ordering.caller import CallerEffect, CallRequested
 from ordering.effects import Effect
+from ordering.events import SubmitRequested
 from ordering.qos import Qos
+from ordering.views import Member
 
 if TYPE_CHECKING:
     from ordering.simulator.cluster import Cluster
@@ -32,6 +35,14 @@ class Checker:
 
     def on_effect(self, process: "Process", effect: Effect, now: int) -> None:
         """The engine asked its host for something."""
+
+    def on_called(
+        self, caller: Member, first_number: int, request: CallRequested | SubmitRequested, now: int
+    ) -> None:
+        """A process outside the group, or a member, made requests."""
+
+    def on_caller_effect(self, caller: Member, effect: CallerEffect, now: int) -> None:
+        """A caller asked its host for something."""
 
     def on_applied(self, process: "Process", ts: int, digest: bytes, now: int) -> None:
         """A replica applied the message at ``ts`` and its state has this digest."""

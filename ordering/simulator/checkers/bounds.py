@@ -81,6 +81,18 @@ def sizes(process: "Process") -> list[tuple[str, int, int]]:
         ("retransmissions remembered", len(engine.retransmission._sent), 4 * config.retransmit_burst + 1),
         ("membership requests", len(engine.membership.requests), REQUESTS_MAX),
     ]
+    table = engine.rpc.table
+    replies = sum(record.reply_bytes for record in table.records.values())
+    calls = max((len(record.delivered) for record in table.records.values()), default=0)
+    found += [
+        ("callers remembered", len(table.records), config.callers_max),
+        ("calls remembered of one caller", calls, config.call_messages),
+        ("bytes of replies", replies, config.reply_bytes),
+        ("bytes of replies, as counted", table.reply_bytes, replies),
+        ("bytes of calls held back", table.held_back_bytes, config.call_bytes),
+        ("calls waiting for a slot", engine.submission.pending_calls, config.window_messages),
+        ("requests without a reply", len(engine.submission.requests.waiting), config.call_messages),
+    ]
     for source, messages in queue.sources.items():
         found.append((f"batches of source {source}", len(messages.batches), kept))
     return found
