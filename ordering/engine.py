@@ -176,9 +176,7 @@ class Engine:
         if self.token.passing is not None:
             return State.PASSING_TOKEN
         queue = site.queue
-        if queue.known_end > queue.frontier and any(
-            ts > queue.frontier and order.next_site == site.me for ts, order in queue.blocks.items()
-        ):
+        if queue.ahead and any(order.next_site == site.me for order in queue.ahead.values()):
             return State.GETTING_PACKETS
         return State.NOT_TOKEN_SITE
 
@@ -577,9 +575,7 @@ class Engine:
     def _update_levels(self) -> None:
         site = self.site
         if not site.fenced:
-            site.stability.held[site.me] = site.queue.frontier
-            site.stability.received[site.me] = site.queue.frontier
-            site.stability.update(site.view, site.queue.frontier)
+            site.stability.update(site.me, site.view, site.queue.frontier)
 
     def _order(self) -> bool:
         """We are the token site: order a membership change, data, or nothing; or rest."""

@@ -41,9 +41,9 @@ class Lanes:
         if batch.qos.level == Level.UNORDERED:
             self.pending[batch.first_seq] = batch
             self.pending_messages += len(batch.messages)
-            self.pending_bytes += sum(map(len, batch.messages))
+            self.pending_bytes += batch.size
             self._owing[batch.first_seq] = dict.fromkeys(s for s in site.view.ring if s != site.me)
-            self.trim()
+            self._trim(batch.first_seq)
             if self.pending:
                 site.arm_if_idle(Timer.LANE, self.rtt.rto)
 
@@ -62,18 +62,22 @@ class Lanes:
         self.site.unicast(batch.source, DataConfirm(self.site.head(), batch.first_seq))
 
     def on_confirm(self, confirm: DataConfirm) -> None:
-        self._owing.get(confirm.seq, {}).pop(confirm.head.sender, None)
         self._tries = 0
-        self.trim()
+        owing = self._owing.get(confirm.seq)
+        if owing is not None:
+            owing.pop(confirm.head.sender, None)
+            self._trim(confirm.seq)
 
-    def trim(self) -> None:
+    def _trim(self, *seqs: int) -> None:
         """Forget what all have confirmed; who left the ring is not waited for."""
         ring = self.site.view.ring
-        for first_seq in [seq for seq, owing in self._owing.items() if not any(s in ring for s in owing)]:
+        for first_seq in seqs:
+            if any(debtor in ring for debtor in self._owing[first_seq]):
+                continue
             del self._owing[first_seq]
             batch = self.pending.pop(first_seq)
             self.pending_messages -= len(batch.messages)
-            self.pending_bytes -= sum(map(len, batch.messages))
+            self.pending_bytes -= batch.size
         if not self.pending:
             self.site.disarm(Timer.LANE)
 
@@ -82,7 +86,7 @@ class Lanes:
         gone = [key for key in self._seen if not view.has(key[0])]
         for key in gone[:-GONE_MAX]:  # a view change may yet bring back the latest
             del self._seen[key]
-        self.trim()
+        self._trim(*self._owing)
 
     def fire(self) -> None:
         site = self.site

@@ -44,7 +44,7 @@ class Source:
         self.batches: dict[int, Batch] = {}
         # SOURCE_ORDERED batches delivered ahead of their slot: first_seq → last_seq.
         self.early: dict[int, int] = {}
-        self.source_ordered = False
+        self.source_ordered = seq  # last SOURCE_ORDERED message received
 
     def skip_early(self) -> None:
         while (last := self.early.get(self.delivered + 1)) is not None:
@@ -57,6 +57,7 @@ class OrderingQueue:
     def __init__(self) -> None:
         self.sources: dict[SiteId, Source] = {}
         self.blocks: dict[int, Order] = {}
+        self.ahead: dict[int, Order] = {}  # those of ``blocks`` beyond the frontier
         self.started_at = 0  # slots up to here were never ours
         self.seat_ts = 0  # the NewList that seated us
         self.base = 0  # everything up to here is collected
@@ -82,9 +83,9 @@ class OrderingQueue:
             return "data beyond the horizon"
         source.batches[batch.first_seq] = batch
         source.highest = max(source.highest, batch.last_seq)
-        self.bytes += sum(map(len, batch.messages))
+        self.bytes += batch.size
         if batch.qos.level == Level.SOURCE_ORDERED:
-            source.source_ordered = True
+            source.source_ordered = max(source.source_ordered, batch.last_seq)
         while (following := source.batches.get(source.contiguous + 1)) is not None:
             source.contiguous = following.last_seq
         return ""
@@ -127,7 +128,7 @@ class OrderingQueue:
             return "duplicate order"
         if order.last_ts > self.frontier + horizon:
             return "order beyond the horizon"
-        self.blocks[order.ts] = order
+        self.blocks[order.ts] = self.ahead[order.ts] = order
         self.known_end = max(self.known_end, order.last_ts)
         return ""
 
@@ -144,6 +145,7 @@ class OrderingQueue:
         return order
 
     def _place(self, order: Order) -> None:
+        self.ahead.pop(order.ts, None)
         self.frontier = order.last_ts
         self.known_end = max(self.known_end, self.frontier)
         self.tail = order
@@ -216,6 +218,7 @@ class OrderingQueue:
                 self._advance_source(source, seq)
         for ts in [ts for ts, order in self.blocks.items() if not _is_behind(order, position)]:
             del self.blocks[ts]
+        self.ahead = dict(self.blocks)
         self.base = self.frontier = self.last_real_ts = position.ts
         self.tail = None
         ends = [order.last_ts for order in self.blocks.values()]
@@ -252,6 +255,7 @@ class OrderingQueue:
                 source.ordered = run.first_seq - 1
                 source.delivered = min(source.delivered, run.first_seq - 1)
                 source.skip_early()
+        self.ahead.clear()
         self.frontier = min(self.frontier, ts)
         self.known_end = self.frontier
         while self.views and self.views[-1][0] > ts:
@@ -308,8 +312,15 @@ class OrderingQueue:
     def blocks_between(self, first_ts: int, last_ts: int, most: int) -> Iterator[Order]:
         """Blocks that touch the slots asked for, in order, as far as they are kept."""
         found = 0
-        for start in sorted(self.blocks):
-            if start > last_ts or found >= most:
+        if first_ts in self.blocks:  # the rule: who asks has everything up to the end of a block
+            while found < most and (order := self.blocks.get(first_ts)) is not None and first_ts <= last_ts:
+                found += 1
+                first_ts = order.last_ts + 1
+                yield order
+            if first_ts > last_ts or found >= most:
+                return
+        for start in sorted(start for start in self.blocks if start <= last_ts):
+            if found >= most:
                 return
             order = self.blocks[start]
             if order.last_ts >= first_ts:
@@ -321,11 +332,18 @@ class OrderingQueue:
         if source is None:
             return
         found = 0
-        for first_seq in sorted(source.batches):
-            if first_seq > run.last_seq or found >= most:
+        seq = run.first_seq
+        while found < most and (batch := source.batches.get(seq)) is not None and seq <= run.last_seq:
+            found += 1
+            seq = batch.last_seq + 1
+            yield batch
+        if seq > run.last_seq or found >= most:
+            return
+        for first_seq in sorted(first for first in source.batches if first <= run.last_seq):
+            if found >= most:
                 return
             batch = source.batches[first_seq]
-            if batch.last_seq >= run.first_seq:
+            if batch.last_seq >= seq:
                 found += 1
                 yield batch
 
@@ -343,7 +361,7 @@ class OrderingQueue:
             ts = order.last_ts + 1
         if ts > self.known_end:
             return None
-        above = [start for start in self.blocks if start > ts]
+        above = [start for start in self.ahead if start > ts]
         return ts, min(above) - 1 if above else self.known_end
 
     def missing_data(self, most: int) -> tuple[Run, ...]:
@@ -356,17 +374,16 @@ class OrderingQueue:
             ts = order.last_ts + 1
         missing: list[Run] = []
         for site, source in self.sources.items():
-            last = max([wanted.get(site, 0), *source.batches]) if source.batches else wanted.get(site, 0)
+            last = max(wanted.get(site, 0), source.highest)
             if last <= source.contiguous:
                 continue
             seq = source.contiguous + 1
-            while seq <= last and len(missing) < most:
-                upcoming = [first for first in source.batches if first >= seq]
-                end = min(upcoming) if upcoming else last + 1
-                if end > seq:
-                    missing.append(Run(site, seq, end - seq))
-                seq = end
-                while (batch := source.batches.get(seq)) is not None:
+            # Behind the contiguous messages; a gap ends where the next of these begins.
+            beyond = sorted(first for first in source.batches if first > seq)
+            for first_seq in (*beyond, last + 1):
+                if first_seq > seq and len(missing) < most:
+                    missing.append(Run(site, seq, first_seq - seq))
+                if (batch := source.batches.get(first_seq)) is not None:
                     seq = batch.last_seq + 1
         return tuple(missing)
 
@@ -389,12 +406,13 @@ class OrderingQueue:
             self.base = order.last_ts
             while len(self.views) > 1 and self.views[1][0] <= self.base:
                 self.views.pop(0)
-            self._drop_empty_sources()
+            if len(self.sources) > len(self.views[-1][1].members):
+                self._drop_empty_sources()
 
     def _forget(self, source: Source, seq: int) -> None:
         batch = source.batches.pop(seq)
         source.early.pop(seq, None)
-        self.bytes -= sum(map(len, batch.messages))
+        self.bytes -= batch.size
 
     def _drop_empty_sources(self) -> None:
         members = {member.site for _, view in self.views for member in view.members}

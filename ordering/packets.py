@@ -17,6 +17,8 @@ import msgspec
 from ordering.qos import Qos
 from ordering.views import NO_SITE, Member, SiteId, View
 
+_set = msgspec.structs.force_setattr
+
 
 class Descent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Where a chain comes from: the chain that was born, and how often it forked since (R9)."""
@@ -52,21 +54,32 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
-    """Messages that travel together: RMP's data packet body, many messages to the packet."""
+    """Messages that travel together: RMP's data packet body, many messages to the packet.
+
+    ``last_seq`` and ``size``, the bytes of all messages, do not travel: they follow from the rest, once
+    for a packet instead of at every use.
+    """
 
     source: SiteId
     boot: int
     first_seq: int
     qos: Qos
     messages: tuple[bytes, ...]
+    last_seq: int = -1
+    size: int = -1
 
-    @property
-    def last_seq(self) -> int:
-        return self.first_seq + len(self.messages) - 1
+    def __post_init__(self) -> None:
+        messages = self.messages
+        if self.size < 0:
+            _set(self, "size", len(messages[0]) if len(messages) == 1 else len(b"".join(messages)))
+        _set(self, "last_seq", self.first_seq + len(messages) - 1)
 
 
 class Order(msgspec.Struct, frozen=True, array_like=True):
-    """One block of the total order: slots ``ts`` … ``last_ts``; the token goes to ``next_site``."""
+    """One block of the total order: slots ``ts`` … ``last_ts``; the token goes to ``next_site``.
+
+    ``last_ts`` does not travel; it follows from the runs.
+    """
 
     epoch: int
     ts: int
@@ -76,10 +89,13 @@ class Order(msgspec.Struct, frozen=True, array_like=True):
     view: View | None = None
     # Last ordered sequence number of each member at this slot: what a joiner starts from (R3, R7).
     vector: tuple[tuple[SiteId, int], ...] = ()
+    last_ts: int = -1
 
-    @property
-    def last_ts(self) -> int:
-        return self.ts + sum(run.count for run in self.runs)
+    def __post_init__(self) -> None:
+        last_ts = self.ts
+        for run in self.runs:
+            last_ts += run.count
+        _set(self, "last_ts", last_ts)
 
     @property
     def is_null(self) -> bool:

@@ -54,11 +54,9 @@ class Retransmission:
 
     def _has_gap(self) -> bool:
         queue = self.site.queue
-        return (
-            self._needs_install()
-            or queue.known_end > queue.frontier
-            or any(source.contiguous < source.highest for source in queue.sources.values())
-        )
+        if queue.known_end > queue.frontier or self._needs_install():
+            return True
+        return any(source.contiguous < source.highest for source in queue.sources.values())
 
     def _needs_install(self) -> bool:
         return self.behind_epoch > self.site.epoch and not self.site.decided

@@ -17,6 +17,7 @@ from ordering.state import State
 from ordering.views import Member, SiteId, View
 
 ADDRESSES_MAX = 64
+_OUTSIDE = (State.IDLE, State.FOUNDING, State.JOINING, State.GONE)
 
 
 class Timer(IntEnum):
@@ -82,7 +83,7 @@ class Site:
     @property
     def outside(self) -> bool:
         """No chain yet, or no longer."""
-        return self.state in (State.IDLE, State.FOUNDING, State.JOINING, State.GONE)
+        return self.state in _OUTSIDE
 
     @property
     def in_ring(self) -> bool:

@@ -1,5 +1,9 @@
 """The application's door in: checks, packing, the send window, and resending until ordered (R15)."""
 
+from bisect import bisect_right
+from itertools import accumulate
+from operator import countOf
+
 from ordering.config import MS
 from ordering.detection import Detection
 from ordering.effects import Abandoned, Accepted
@@ -69,17 +73,7 @@ class Submission:
                 " InstallView, or start a new engine and join"
             )
         self._check_qos(request.qos)
-        limit = site.config.message_bytes_max
-        size = 0
-        for index, message in enumerate(request.messages):
-            if not isinstance(message, bytes):
-                raise SubmitError(f"messages[{index}]: must be bytes, is {type(message).__name__}; encode it")
-            if len(message) > limit:
-                raise MessageTooLarge(
-                    f"messages[{index}]: {len(message)} bytes exceed message_bytes_max ({limit});"
-                    " split it, or store it elsewhere and order a reference"
-                )
-            size += len(message)
+        size = self._check_messages(request.messages)
         if not self.detection.reaches_majority():
             raise NoPrimary(
                 f"group {site.config.group!r}: no contact with a majority of {len(site.view.electorate)}"
@@ -97,6 +91,23 @@ class Submission:
                 " retry after the next delivery, submit fewer, or raise window_messages / window_bytes"
             )
 
+    def _check_messages(self, messages: tuple[bytes, ...]) -> int:
+        """How many bytes they are. Looks at single messages only if one may be wrong."""
+        limit = self.site.config.message_bytes_max
+        are_bytes = countOf(map(type, messages), bytes) == len(messages)
+        size = len(b"".join(messages)) if are_bytes else limit + 1
+        if size <= limit:
+            return size
+        for index, message in enumerate(messages):
+            if not isinstance(message, bytes):
+                raise SubmitError(f"messages[{index}]: must be bytes, is {type(message).__name__}; encode it")
+            if len(message) > limit:
+                raise MessageTooLarge(
+                    f"messages[{index}]: {len(message)} bytes exceed message_bytes_max ({limit});"
+                    " split it, or store it elsewhere and order a reference"
+                )
+        return sum(map(len, messages))
+
     def _check_qos(self, qos: Qos) -> None:
         if qos.level not in LEVELS:
             raise UnknownQos(f"qos.level: {qos.level} is unknown; use MAJORITY, TOTAL, … or k_resilient(K)")
@@ -112,15 +123,21 @@ class Submission:
         """Cut into packets of at most ``packet_bytes`` on the wire; a larger message travels alone."""
         limit = self.site.config.packet_bytes - PACKET_OVERHEAD
         most = self.site.config.block_messages
+        ends = list(accumulate(map(len, messages), initial=0))
         packed: list[tuple[bytes, ...]] = []
-        start = size = 0
-        for index, message in enumerate(messages):
-            taken = len(message) + MESSAGE_OVERHEAD
-            if index > start and (size + taken > limit or index - start >= most):
-                packed.append(messages[start:index])
-                start, size = index, 0
-            size += taken
-        packed.append(messages[start:])
+        start = 0
+        while start < len(messages):
+            # The first message that no longer fits, by its end and the overhead up to there.
+            end = bisect_right(
+                range(len(messages) + 1),
+                limit + ends[start] + MESSAGE_OVERHEAD * start,
+                lo=start + 1,
+                hi=min(start + most, len(messages)) + 1,
+                key=lambda index: ends[index] + MESSAGE_OVERHEAD * index,
+            )
+            end = max(end - 1, start + 1)
+            packed.append(messages[start:end])
+            start = end
         return packed
 
     def _enqueue(self, batch: Batch) -> None:
@@ -128,7 +145,7 @@ class Submission:
         self.next_seq += len(batch.messages)
         self.pending[batch.first_seq] = batch
         self.pending_messages += len(batch.messages)
-        self.pending_bytes += sum(map(len, batch.messages))
+        self.pending_bytes += batch.size
         site.queue.add_batch(batch, site.config.horizon)
         if not site.fenced:
             self._send(batch)
@@ -146,7 +163,7 @@ class Submission:
             while self.pending and (first := next(iter(self.pending))) <= run.last_seq:
                 batch = self.pending.pop(first)
                 self.pending_messages -= len(batch.messages)
-                self.pending_bytes -= sum(map(len, batch.messages))
+                self.pending_bytes -= batch.size
                 sent_at = self._sent_at.pop(first, None)
                 if sent_at is not None and not self._tries and order.orderer != self.site.me:
                     self.rtt.sample(self.site.now - sent_at)
@@ -166,7 +183,7 @@ class Submission:
             self.pending[seq] = batch
             seq = batch.last_seq + 1
         self.pending_messages = sum(len(b.messages) for b in self.pending.values())
-        self.pending_bytes = sum(len(m) for b in self.pending.values() for m in b.messages)
+        self.pending_bytes = sum(b.size for b in self.pending.values())
         self._sent_at.clear()
 
     def resend(self, *, older_than_ns: int = 0) -> None:
