@@ -60,6 +60,9 @@ COUNT_MAX: Final = (1 << 63) - 1
 # Views are compared member by member; this keeps that cheap whatever a datagram claims.
 MEMBERS_MAX: Final = 1024
 ADDRESS_MAX: Final = 255
+# A receiver makes room for a whole message when its first piece comes.
+MESSAGE_MAX: Final = 1 << 30
+SPANS_MAX: Final = 64
 
 _LAYOUT: Final = Layout(">4sBBQQQ16sQBIQQQQQ")
 HEADER_BYTES: Final = _LAYOUT.size
@@ -129,6 +132,36 @@ class _Batch(_Twin, frozen=True):
         if unnumbered or first_seq + len(self.messages) > COUNT_MAX:
             raise DecodeError("body")
         return p.Batch(self.source, int.from_bytes(self.boot, "big"), first_seq, qos, self.messages)
+
+
+class _Part(_Twin, frozen=True):
+    source: _Site
+    boot: _Boot
+    seq: _Positive
+    qos: _Qos
+    offset: _Count
+    total: Annotated[int, Meta(ge=1, le=MESSAGE_MAX)]
+    data: Annotated[bytes, Meta(min_length=1)]
+
+    def original(self) -> p.Part:
+        qos = self.qos.original()
+        if qos.level is Level.UNRELIABLE or self.offset + len(self.data) > self.total:
+            raise DecodeError("body")
+        boot = int.from_bytes(self.boot, "big")
+        return p.Part(self.source, boot, self.seq, qos, self.offset, self.total, self.data)
+
+
+class _Span(_Twin, frozen=True):
+    source: _Site
+    seq: _Positive
+    ordered: bool
+    first: _Count
+    end: Annotated[int, Meta(ge=1, le=MESSAGE_MAX)]
+
+    def original(self) -> p.Span:
+        if self.first >= self.end:
+            raise DecodeError("body")
+        return p.Span(self.source, self.seq, self.ordered, self.first, self.end)
 
 
 class _ViewId(_Twin, frozen=True):
@@ -272,7 +305,9 @@ _BODIES: Final[dict[type[p.Packet], Any]] = {
     p.Data: tuple[_Batch],
     p.Ack: tuple[_Order],
     p.Confirm: tuple[()],
-    p.Nack: tuple[_Site, _Count, _Count, tuple[_Run, ...], _Count | None],
+    p.Nack: tuple[
+        _Site, _Count, _Count, tuple[_Run, ...], _Count | None, Annotated[tuple[_Span, ...], Meta(max_length=SPANS_MAX)]
+    ],
     p.NewList: tuple[_ViewOrder, _Descent, _Vector],
     p.ListChangeRequest: tuple[_Change, bool],
     p.Probe: tuple[_Sites],
@@ -289,6 +324,8 @@ _BODIES: Final[dict[type[p.Packet], Any]] = {
     p.DataConfirm: tuple[_Count],
     p.Orphan: tuple[_Address, bool, _Count],
     p.ChainAlive: tuple[_Address, _Descent, _Count, _Count],
+    p.Piece: tuple[_Part, _Site],
+    p.PieceConfirm: tuple[bool, _Positive, Annotated[int, Meta(ge=1, le=MESSAGE_MAX)]],
 }
 
 
@@ -342,6 +379,10 @@ def _body(packet: p.Packet) -> tuple[object, ...]:
     match packet:
         case p.Data():
             return (_wire_batch(packet.batch),)
+        case p.Piece(_, part, asks):
+            boot = part.boot.to_bytes(BOOT_BYTES, "big")
+            fields = (part.source, boot, part.seq, part.qos, part.offset, part.total, part.data)
+            return fields, asks
         case p.Ack():
             return (_wire_order(packet.order),)
         case p.NewList():

@@ -16,6 +16,7 @@ from ordering.disciplines import make_discipline
 from ordering.effects import Effect, Ending, EndMembership, RequestState, SetTimer
 from ordering.errors import InvariantViolation, MembershipError
 from ordering.events import (
+    BacklogReported,
     ChangeRequested,
     Event,
     ForkRequested,
@@ -34,6 +35,7 @@ from ordering.recovery import Recovery
 from ordering.removal import Removal
 from ordering.retransmission import Retransmission, block_packet
 from ordering.rtt import RoundTrip
+from ordering.sending import Sending
 from ordering.site import Site, Timer
 from ordering.state import LEGAL_PACKETS, MOVES, RING, State
 from ordering.submission import Submission
@@ -43,6 +45,11 @@ from ordering.views import Member, SiteId, View, ViewId, majority_of
 
 # Who is in no chain yet can ask to be let in, or whether there is a group at all; nothing else.
 _FROM_OUTSIDE = (p.Hello, p.ListChangeRequest)
+# What means something whatever epoch its sender is in: data, and questions.
+_OF_A_LATER_EPOCH = (
+    p.Data, p.Piece, p.PieceConfirm, p.Ack, p.NewList, p.Collected, p.NotMember, p.Nack,
+)  # fmt: skip
+_OF_AN_EARLIER_EPOCH = (p.Data, p.Piece, p.PieceConfirm, p.Nack, p.ListChangeRequest)
 
 
 def _nothing_new(_: p.ChainAlive) -> None:
@@ -61,14 +68,19 @@ class Engine:
         self.membership = Membership(site, self.detection, self.transfer)
         self.removal = Removal(site, self.detection, self.membership)
         self.recovery = Recovery(site, self.detection, self.discipline, self.rtt)
-        self.retransmission = Retransmission(site, self.rtt, self.transfer)
-        self.lanes = Lanes(site, self.rtt)
-        self.submission = Submission(site, self.detection, self.lanes, self.rtt)
+        self.sending = Sending(site, self.rtt)
+        self.lanes = Lanes(site, self.rtt, self.sending)
+        self.submission = Submission(site, self.detection, self.lanes, self.rtt, self.sending)
+        self.retransmission = Retransmission(
+            site, self.rtt, self.transfer, self.sending, self.submission.own_flight
+        )
         self.delivery = DeliveryCursor(site)
         self.birth = Birth(site)
         self.fork = Fork(site, self.detection, self.recovery)
         self.token = Token(site, self.detection, self.rtt, self._check_suspects)
         self._wake_at = 0
+        # Senders keep to their windows; twice that is what a view change may give back.
+        self._offered_max = 2 * config.window_bytes + config.message_bytes_max
         self.founded = False  # here since the first slot, so no state transfer was ever needed
         self._handlers = {
             p.Data: self._on_data,
@@ -91,6 +103,8 @@ class Engine:
             p.DataConfirm: self.lanes.on_confirm,
             p.Orphan: self.fork.on_orphan,
             p.ChainAlive: _nothing_new,
+            p.Piece: self._on_piece,
+            p.PieceConfirm: self._on_piece_confirm,
         }
         self._timers = {
             Timer.DATA: self.submission.fire,
@@ -135,6 +149,8 @@ class Engine:
                 self.submission.submit(event, self.delivery.view)
             case Started(founder):
                 self._start(founder=founder)
+            case BacklogReported(size):
+                site.backlog = size
             case ChangeRequested(kind, subject):
                 self.membership.request(kind, subject)
             case StateTransferred(ts):
@@ -246,9 +262,9 @@ class Engine:
             self.detection.enter_epoch()
         site.stability.leap(position.ts, new_epoch=new_epoch)
         site.note_addresses()
+        site.forget_strangers()
         self.lanes.enter_view()
         self.submission.reclaim()
-        self.submission.resend()
         self.recovery.caught_up()
         if not site.view.has(site.me):
             self._end(self.membership.ending())
@@ -318,10 +334,10 @@ class Engine:
             self.retransmission.behind_epoch = max(self.retransmission.behind_epoch, head.epoch)
             if member is not None:
                 self.fork.heard_later(head.sender)
-            return isinstance(packet, p.Data | p.Ack | p.NewList | p.Collected | p.NotMember | p.Nack)
+            return isinstance(packet, _OF_A_LATER_EPOCH)
         if member is not None:
             self.retransmission.help_laggard(head.sender, head.epoch)
-        return isinstance(packet, p.Data | p.Nack | p.ListChangeRequest)
+        return isinstance(packet, _OF_AN_EARLIER_EPOCH)
 
     def _on_outsider(self, packet: Packet) -> None:
         """The sender is in no view we know: it may be newer than we are, or out (R17)."""
@@ -340,9 +356,44 @@ class Engine:
             if site.view.has(batch.source):
                 self.lanes.on_data(batch, self.delivery.view)
             return
-        reason = site.queue.add_batch(batch, site.config.horizon)
+        self._store(batch)
+
+    def _store(self, batch: p.Batch) -> None:
+        site = self.site
+        reason = site.queue.add_batch(batch, site.config.horizon, self._offered_max)
         if reason:
             site.count(reason)
+        elif site.assemblies.lanes:
+            site.assemblies.drop((batch.source, batch.boot, True), batch.first_seq)
+
+    def _on_piece(self, packet: p.Piece) -> None:
+        """A part of a message; the whole goes the way of Data as if it had just come."""
+        site = self.site
+        part = packet.part
+        ordered = part.qos.rides_the_ring
+        if packet.asks == site.me:
+            end = part.offset + len(part.data)
+            site.unicast(part.source, p.PieceConfirm(site.head(), ordered, part.seq, end))
+        member = site.view.member(part.source)
+        if member is None or member.boot != part.boot:
+            site.count("piece of a non-member")
+        elif part.source == site.me:
+            site.count("duplicate piece")
+        elif part.total > site.config.message_bytes_max:
+            site.count("piece of a message above message_bytes_max")
+        elif not ordered:
+            self.lanes.on_piece(part, self.delivery.view)
+        elif reason := site.queue.refuses(part.source, part.seq, site.config.horizon):
+            site.count(reason)
+        else:
+            whole = site.assemblies.add(part, ordered=True)
+            if isinstance(whole, p.Batch):
+                self._store(whole)
+            elif whole:
+                site.count(whole)
+
+    def _on_piece_confirm(self, packet: p.PieceConfirm) -> None:
+        (self.submission if packet.ordered else self.lanes).on_piece_confirm(packet)
 
     def _on_ack(self, packet: p.Ack) -> None:
         self._on_order(packet.order)
@@ -513,9 +564,9 @@ class Engine:
         self.detection.enter_epoch()
         self.fork.installed()
         site.note_addresses()
+        site.forget_strangers()
         self.lanes.enter_view()
         self.submission.reclaim()
-        self.submission.resend()
         if decided_here:
             site.multicast(block_packet(site, order))
             self.token.hand_over(order)
@@ -535,6 +586,7 @@ class Engine:
                 self._install(decision)
                 continue
             self._update_levels()
+            self._pump()
             if not site.holds_token() or not self._order():
                 break
             sent = True
@@ -557,6 +609,12 @@ class Engine:
             )
         self.retransmission.watch()
 
+    def _pump(self) -> None:
+        """Send what waits for the window; our own data must be out before we order them."""
+        self.submission.pump()
+        self.lanes.outbox.pump()
+        self.submission.tell_if_open()
+
     def _advance(self) -> None:
         site = self.site
         moved = False
@@ -565,11 +623,12 @@ class Engine:
             self.submission.note_order(order)
             if order.view is not None:
                 site.note_addresses()
+                site.forget_strangers()
                 self.lanes.enter_view()
                 if not site.view.has(site.me):
                     site.arm(Timer.REQUEST, 1)
         if moved:
-            self.detection.progress()
+            self.detection.moved()
             self.recovery.caught_up()
 
     def _update_levels(self) -> None:
@@ -587,6 +646,9 @@ class Engine:
         if view is not None:
             order = Order(site.epoch, ts, site.me, next_site(view), view=view, vector=self._vector(view))
         elif runs := site.queue.orderable(before, site.config.block_messages):
+            if site.is_short_of_buffers():
+                self.token.rest()  # RMP §4.6: the ACK waits, and with it the senders
+                return False
             order = Order(site.epoch, ts, site.me, next_site(before), runs)
         elif self.discipline.wants_null():
             order = Order(site.epoch, ts, site.me, next_site(before))
@@ -611,6 +673,8 @@ class Engine:
         site = self.site
         stability = site.stability
         keep_from = max(stability.everyone, site.queue.frontier - site.config.retain_slots)
+        if 2 * (site.queue.ordered_bytes + site.backlog) > site.config.buffer_bytes_max:
+            keep_from = max(keep_from, stability.stable)
         site.queue.collect(min(self.delivery.cursor, stability.majority, keep_from))
 
     # -- our place in the view ---------------------------------------------------------------------
@@ -619,7 +683,7 @@ class Engine:
         """Ask for our place in the view; a leaver asks to go once its own messages are ordered."""
         site = self.site
         membership = self.membership
-        if membership.leaving and not self.submission.pending and site.view.has(site.me):
+        if membership.leaving and not self.submission.outbox and site.view.has(site.me):
             membership.want(ChangeKind.LEAVE, site.member)
         membership.follow_view()
 

@@ -7,11 +7,13 @@ missing unordered packets by NACK; they have no slot whose absence anyone could 
 last one is lost, so here the receivers confirm and the source repeats.
 """
 
+from ordering.accept_queue import AcceptQueue
 from ordering.config import MS
 from ordering.effects import Deliver, Delivery
-from ordering.packets import Batch, Data, DataConfirm
-from ordering.qos import Level
+from ordering.packets import Batch, Data, DataConfirm, Part, PieceConfirm
+from ordering.qos import Level, Qos
 from ordering.rtt import RoundTrip
+from ordering.sending import Flight, Outbox, Sending
 from ordering.site import Site, Timer
 from ordering.views import SiteId, View, ViewId
 
@@ -22,30 +24,45 @@ GONE_MAX = 16
 class Lanes:
     """Sends and receives what is not ordered."""
 
-    def __init__(self, site: Site, rtt: RoundTrip) -> None:
+    def __init__(self, site: Site, rtt: RoundTrip, sending: Sending) -> None:
         self.site = site
         self.rtt = rtt
+        self.sending = sending
         self.next_seq = 1
-        self.pending: dict[int, Batch] = {}
-        self.pending_messages = 0
-        self.pending_bytes = 0
+        self.outbox = Outbox(sending, Timer.LANE, self._on_sent)
         self._owing: dict[int, dict[SiteId, None]] = {}  # first_seq → who has not confirmed it yet
         self._tries = 0
         # Batches seen of each boot: kept long enough to know a duplicate, not for ever.
         self._seen: dict[tuple[SiteId, int], dict[int, None]] = {}
 
-    def send(self, batch: Batch, view: View | None) -> None:
+    def submit(self, messages: tuple[bytes, ...], qos: Qos, size: int, view: View | None) -> int:
+        """Send now, or when the window has room; returns the first sequence number."""
+        if qos.level == Level.UNRELIABLE:
+            self._send_unreliable(messages, qos, size, view)
+            return 0
+        first = self.next_seq
+        self.next_seq += len(messages)
+        self._deliver(Batch(self.site.me, self.site.member.boot, first, qos, messages, size=size), view)
+        self.outbox.accepted.put(first, qos, messages, size)
+        self.outbox.pump()
+        return first
+
+    def _send_unreliable(self, messages: tuple[bytes, ...], qos: Qos, size: int, view: View | None) -> None:
+        """Datagrams: no window holds them up, and nobody repeats them."""
         site = self.site
-        site.multicast(Data(site.head(), batch))
-        self._deliver(batch, view)
-        if batch.qos.level == Level.UNORDERED:
-            self.pending[batch.first_seq] = batch
-            self.pending_messages += len(batch.messages)
-            self.pending_bytes += batch.size
-            self._owing[batch.first_seq] = dict.fromkeys(s for s in site.view.ring if s != site.me)
-            self._trim(batch.first_seq)
-            if self.pending:
-                site.arm_if_idle(Timer.LANE, self.rtt.rto)
+        parcels = AcceptQueue()
+        parcels.put(0, qos, messages, size)
+        while parcels:
+            some = parcels.take(site.config.packet_bytes, site.config.block_messages)
+            batch = Batch(site.me, site.member.boot, 0, qos, some)
+            site.multicast(Data(site.head(), batch))
+            self._deliver(batch, view)
+
+    def _on_sent(self, flight: Flight) -> None:
+        """Whoever is in the ring now owes a confirmation."""
+        seq = flight.batch.first_seq
+        self._owing[seq] = dict.fromkeys(s for s in self.site.view.ring if s != self.site.me)
+        self._trim(seq)
 
     def on_data(self, batch: Batch, view: View | None) -> None:
         if batch.qos.level == Level.UNRELIABLE:
@@ -61,6 +78,19 @@ class Lanes:
             self._deliver(batch, view)
         self.site.unicast(batch.source, DataConfirm(self.site.head(), batch.first_seq))
 
+    def on_piece(self, part: Part, view: View | None) -> None:
+        """A part of a large message; it is confirmed, and delivered, as a whole."""
+        site = self.site
+        if part.seq in self._seen.get((part.source, part.boot), {}):
+            site.count("duplicate unordered data")
+            site.unicast(part.source, DataConfirm(site.head(), part.seq))
+            return
+        whole = site.assemblies.add(part, ordered=False)
+        if isinstance(whole, Batch):
+            self.on_data(whole, view)
+        elif whole:
+            site.count(whole)
+
     def on_confirm(self, confirm: DataConfirm) -> None:
         self._tries = 0
         owing = self._owing.get(confirm.seq)
@@ -68,18 +98,19 @@ class Lanes:
             owing.pop(confirm.head.sender, None)
             self._trim(confirm.seq)
 
+    def on_piece_confirm(self, confirm: PieceConfirm) -> None:
+        flight = self.outbox.pending.get(confirm.seq)
+        if flight is not None:
+            self._tries = 0
+            self.sending.on_confirm(flight, confirm)
+
     def _trim(self, *seqs: int) -> None:
         """Forget what all have confirmed; who left the ring is not waited for."""
         ring = self.site.view.ring
         for first_seq in seqs:
-            if any(debtor in ring for debtor in self._owing[first_seq]):
-                continue
-            del self._owing[first_seq]
-            batch = self.pending.pop(first_seq)
-            self.pending_messages -= len(batch.messages)
-            self.pending_bytes -= batch.size
-        if not self.pending:
-            self.site.disarm(Timer.LANE)
+            if not any(debtor in ring for debtor in self._owing[first_seq]):
+                del self._owing[first_seq]
+                self.outbox.settle(first_seq)
 
     def enter_view(self) -> None:
         view = self.site.view
@@ -90,12 +121,10 @@ class Lanes:
 
     def fire(self) -> None:
         site = self.site
-        for count, batch in enumerate(self.pending.values()):
-            if count >= site.config.retransmit_burst:
-                break
-            site.multicast(Data(site.head(), batch))
-        if self.pending:
+        if self.outbox.pending:
             self._tries += 1
+            self.sending.lost()
+            self.outbox.remind()
             backoff = min(self.rtt.rto << min(self._tries, 6), site.config.rto_max_ms * MS)
             site.arm(Timer.LANE, backoff)
 

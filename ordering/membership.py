@@ -186,7 +186,11 @@ class Membership:
             self._return_at = site.now + wait + site.jitter(site.config.return_ms)
             self._falls += 1
             site.arm_if_idle(Timer.REQUEST, wait)
-        elif site.now >= self._return_at and site.queue.known_end == site.queue.frontier:
+        elif (
+            site.now >= self._return_at
+            and site.queue.known_end == site.queue.frontier
+            and not site.is_short_of_buffers()
+        ):
             self.want(ChangeKind.RETURN, me)
 
     def _has_happened(self, change: Change) -> bool:

@@ -12,6 +12,7 @@ never splits an order. RMP keeps a slot per packet; a block per ACK says the sam
 from collections.abc import Iterator
 
 from ordering.packets import Batch, Order, Position, Run
+from ordering.pieces import Assemblies
 from ordering.qos import Level
 from ordering.views import SiteId, View
 
@@ -32,6 +33,8 @@ class Source:
         "highest",
         "ordered",
         "source_ordered",
+        "unordered_bytes",
+        "wanted",
     )
 
     def __init__(self, boot: int, seq: int) -> None:
@@ -40,6 +43,8 @@ class Source:
         self.ordered = seq  # last message with a slot in the complete prefix
         self.contiguous = seq  # last message of the gap-free run received
         self.highest = seq  # last message received, gaps or not
+        self.wanted = seq  # last message that a block known here gives a slot
+        self.unordered_bytes = 0  # of messages without a slot in the complete prefix
         self.delivered = seq  # last message of the gap-free run delivered
         self.batches: dict[int, Batch] = {}
         # SOURCE_ORDERED batches delivered ahead of their slot: first_seq → last_seq.
@@ -69,11 +74,15 @@ class OrderingQueue:
         self.departed: dict[SiteId, int] = {}  # members that were, and the slot that removed them
         self.fork: View | None = None  # the electorate of a new chain that is not decided yet (R9)
         self.bytes = 0
+        self.ordered_bytes = 0  # of those, with a slot in the complete prefix
 
     # -- data ------------------------------------------------------------------------------------
 
-    def add_batch(self, batch: Batch, horizon: int) -> str:
-        """Store data. Returns an empty string, or the reason why it was dropped."""
+    def add_batch(self, batch: Batch, horizon: int, bytes_max: int = 0) -> str:
+        """Store data. Returns an empty string, or the reason why it was dropped.
+
+        Of a source that offers more than ``bytes_max`` (0: any) only what a block names is taken.
+        """
         source = self.sources.get(batch.source)
         if source is None or source.boot != batch.boot:
             return "data of a non-member"
@@ -81,14 +90,31 @@ class OrderingQueue:
             return "duplicate data"
         if batch.last_seq > source.contiguous + horizon:
             return "data beyond the horizon"
+        if bytes_max and source.unordered_bytes > bytes_max and batch.first_seq > source.wanted:
+            return "data beyond the window"
         source.batches[batch.first_seq] = batch
         source.highest = max(source.highest, batch.last_seq)
         self.bytes += batch.size
+        source.unordered_bytes += batch.size
         if batch.qos.level == Level.SOURCE_ORDERED:
             source.source_ordered = max(source.source_ordered, batch.last_seq)
         while (following := source.batches.get(source.contiguous + 1)) is not None:
             source.contiguous = following.last_seq
         return ""
+
+    def refuses(self, source_site: SiteId, seq: int, horizon: int) -> str:
+        """Why a part of message ``seq`` is not worth keeping; empty if it is."""
+        source = self.sources[source_site]
+        if seq <= source.contiguous or seq in source.batches:
+            return "duplicate piece"
+        return "piece beyond the horizon" if seq > source.contiguous + horizon else ""
+
+    def has_orderable(self, view: View) -> bool:
+        sources = self.sources
+        return any(
+            (source := sources.get(member.site)) is not None and source.contiguous > source.ordered
+            for member in view.members
+        )
 
     def orderable(self, view: View, limit: int) -> tuple[Run, ...]:
         """Runs for the next ACK: everything contiguous and unordered, up to a limit of messages; a
@@ -130,6 +156,10 @@ class OrderingQueue:
             return "order beyond the horizon"
         self.blocks[order.ts] = self.ahead[order.ts] = order
         self.known_end = max(self.known_end, order.last_ts)
+        for run in order.runs:
+            source = self.sources.get(run.source)
+            if source is not None:
+                source.wanted = max(source.wanted, run.last_seq)
         return ""
 
     def next_complete(self) -> Order | None:
@@ -150,11 +180,34 @@ class OrderingQueue:
         self.known_end = max(self.known_end, self.frontier)
         self.tail = order
         for run in order.runs:
-            self.sources[run.source].ordered = run.last_seq
+            source = self.sources[run.source]
+            source.ordered = run.last_seq
+            self._count_ordered(source, run, 1)
         if not order.is_null:
             self.last_real_ts = order.last_ts
         if order.view is not None:
             self._enter_view(order.ts, order.view, order.vector)
+
+    def _count_ordered(self, source: Source, run: Run, sign: int) -> None:
+        batches = source.batches
+        seq, last = run.first_seq, run.last_seq
+        size = 0
+        while seq <= last:
+            batch = batches[seq]
+            size += batch.size
+            seq = batch.last_seq + 1
+        self.ordered_bytes += sign * size
+        source.unordered_bytes -= sign * size
+
+    def _recount(self) -> None:
+        """After what changes more than the end of the log."""
+        self.bytes = self.ordered_bytes = 0
+        for source in self.sources.values():
+            size = sum(batch.size for batch in source.batches.values())
+            ordered = sum(b.size for b in source.batches.values() if b.last_seq <= source.ordered)
+            source.unordered_bytes = size - ordered
+            self.bytes += size
+            self.ordered_bytes += ordered
 
     def _enter_view(self, ts: int, view: View, vector: tuple[tuple[SiteId, int], ...]) -> None:
         """The view's members may send from this slot on; what a removed one left unordered ends."""
@@ -180,6 +233,7 @@ class OrderingQueue:
                     self._forget(source, first_seq)
                 source.early = early
                 source.contiguous = source.highest = source.ordered
+        self._recount()
 
     def _note_departure(self, site: SiteId, ts: int) -> None:
         """A site is a member once: it is remembered, as long as late requests of it may come."""
@@ -253,6 +307,7 @@ class OrderingQueue:
             for run in order.runs:
                 source = self.sources[run.source]
                 source.ordered = run.first_seq - 1
+                self._count_ordered(source, run, -1)
                 source.delivered = min(source.delivered, run.first_seq - 1)
                 source.skip_early()
         self.ahead.clear()
@@ -364,27 +419,33 @@ class OrderingQueue:
         above = [start for start in self.ahead if start > ts]
         return ts, min(above) - 1 if above else self.known_end
 
-    def missing_data(self, most: int) -> tuple[Run, ...]:
-        """Messages that are ordered, or overtaken by later ones of their source, and not here."""
-        wanted: dict[SiteId, int] = {}
+    def due_data(self) -> dict[SiteId, int]:
+        """For each source the last message that must be somewhere: ordered, or overtaken by later ones."""
+        due = {site: source.highest for site, source in self.sources.items()}
         ts = self.frontier + 1
         while (order := self.blocks.get(ts)) is not None:
             for run in order.runs:
-                wanted[run.source] = max(run.last_seq, wanted.get(run.source, 0))
+                due[run.source] = max(run.last_seq, due.get(run.source, 0))
             ts = order.last_ts + 1
+        return due
+
+    def missing_data(self, most: int, assemblies: Assemblies | None = None) -> tuple[Run, ...]:
+        """Messages that are due and not here, not even in part."""
+        due = self.due_data()
         missing: list[Run] = []
         for site, source in self.sources.items():
-            last = max(wanted.get(site, 0), source.highest)
+            last = due[site]
             if last <= source.contiguous:
                 continue
+            parts = assemblies.of(site, source.boot, ordered=True) if assemblies is not None else ()
             seq = source.contiguous + 1
             # Behind the contiguous messages; a gap ends where the next of these begins.
-            beyond = sorted(first for first in source.batches if first > seq)
+            beyond = sorted(first for first in (*source.batches, *parts) if seq <= first <= last)
             for first_seq in (*beyond, last + 1):
                 if first_seq > seq and len(missing) < most:
                     missing.append(Run(site, seq, first_seq - seq))
-                if (batch := source.batches.get(first_seq)) is not None:
-                    seq = batch.last_seq + 1
+                batch = source.batches.get(first_seq)
+                seq = first_seq + 1 if batch is None else batch.last_seq + 1
         return tuple(missing)
 
     # -- garbage collection ----------------------------------------------------------------------
@@ -399,9 +460,10 @@ class OrderingQueue:
                 source.collected = run.last_seq
                 seq = run.first_seq
                 while seq <= run.last_seq:
-                    following = source.batches[seq].last_seq + 1
+                    batch = source.batches[seq]
                     self._forget(source, seq)
-                    seq = following
+                    self.ordered_bytes -= batch.size
+                    seq = batch.last_seq + 1
             del self.blocks[order.ts]
             self.base = order.last_ts
             while len(self.views) > 1 and self.views[1][0] <= self.base:

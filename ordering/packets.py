@@ -75,6 +75,28 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
         _set(self, "last_seq", self.first_seq + len(messages) - 1)
 
 
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """Bytes ``offset`` … of message ``seq``, which has ``total``: what does not fit a packet is cut."""
+
+    source: SiteId
+    boot: int
+    seq: int
+    qos: Qos
+    offset: int
+    total: int
+    data: bytes
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Bytes ``first`` … ``end`` (without it) of a message that is partly here."""
+
+    source: SiteId
+    seq: int
+    ordered: bool  # which lane's sequence number it is
+    first: int
+    end: int
+
+
 class Order(msgspec.Struct, frozen=True, array_like=True):
     """One block of the total order: slots ``ts`` … ``last_ts``; the token goes to ``next_site``.
 
@@ -156,8 +178,9 @@ class Confirm(msgspec.Struct, frozen=True, tag=3, array_like=True):
 class Nack(msgspec.Struct, frozen=True, tag=4, array_like=True):
     """Asks ``named`` (NO_SITE: any holder) for blocks and data.
 
-    ``first_ts … last_ts`` are the missing slots, ``data`` the missing messages, and
-    ``after_epoch`` is set when the sender knows of a later epoch and needs the install after it.
+    ``first_ts … last_ts`` are the missing slots, ``data`` the missing messages, ``spans`` what is missing
+    of messages that are partly here, and ``after_epoch`` is set when the sender knows of a later epoch and
+    needs the install after it.
     """
 
     head: Head
@@ -166,6 +189,7 @@ class Nack(msgspec.Struct, frozen=True, tag=4, array_like=True):
     last_ts: int
     data: tuple[Run, ...]
     after_epoch: int | None
+    spans: tuple[Span, ...] = ()
 
 
 class NewList(msgspec.Struct, frozen=True, tag=5, array_like=True):
@@ -334,6 +358,23 @@ class ChainAlive(msgspec.Struct, frozen=True, tag=20, array_like=True):
     answers: int
 
 
+class Piece(msgspec.Struct, frozen=True, tag=21, array_like=True):
+    """A part of a message above one packet. The site it ``asks`` confirms it to the source."""
+
+    head: Head
+    part: Part
+    asks: SiteId
+
+
+class PieceConfirm(msgspec.Struct, frozen=True, tag=22, array_like=True):
+    """Answer to a Piece that asked: it has come. ``end`` is where that piece ended."""
+
+    head: Head
+    ordered: bool
+    seq: int
+    end: int
+
+
 Packet: TypeAlias = (
     Data
     | Ack
@@ -355,4 +396,6 @@ Packet: TypeAlias = (
     | DataConfirm
     | Orphan
     | ChainAlive
+    | Piece
+    | PieceConfirm
 )

@@ -12,6 +12,7 @@ from ordering.effects import Effect, Multicast, Unicast
 from ordering.naming import group_id
 from ordering.ordering_queue import OrderingQueue
 from ordering.packets import Confirm, Descent, Head, Packet
+from ordering.pieces import Assemblies
 from ordering.stability import Stability
 from ordering.state import State
 from ordering.views import Member, SiteId, View
@@ -56,6 +57,8 @@ class Site:
         self.fenced = False
         self.decided = False  # the install that ends this epoch is known, its slots not all here
         self.queue = OrderingQueue()
+        self.assemblies = Assemblies(config.assembly_bytes_max)
+        self.backlog = 0  # bytes the application has not taken
         self.stability = Stability()
         self.addresses: dict[SiteId, str] = {}  # of members, and of some who no longer are
         self.deadlines: dict[Timer, int] = {}
@@ -99,6 +102,18 @@ class Site:
             and tail.last_ts == self.queue.frontier
             and self.in_ring
         )
+
+    def is_short_of_buffers(self) -> bool:
+        """R16: more with a slot than we can keep; ordering more would only make it worse."""
+        return self.queue.ordered_bytes + self.backlog > self.config.buffer_bytes_max
+
+    def forget_strangers(self) -> None:
+        """R15: the unfinished messages of who is no longer a member, and what came by other means."""
+        assemblies = self.assemblies
+        if assemblies.lanes:
+            assemblies.keep(self.view)
+            for site, source in self.queue.sources.items():
+                assemblies.passed(site, source.boot, source.contiguous)
 
     def note_addresses(self) -> None:
         """Remember where members are, also after they have gone: they may need a last answer."""

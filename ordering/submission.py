@@ -1,12 +1,14 @@
-"""The application's door in: checks, packing, the send window, and resending until ordered (R15)."""
+"""The application's door in: checks, the accept queue, the send window, and resending until ordered (R15).
 
-from bisect import bisect_right
-from itertools import accumulate
+What is accepted has its sequence numbers at once. It is packed and sent when the window has room, and only
+then it enters this site's own ordering queue: nobody, this site included, orders what has not been sent.
+"""
+
 from operator import countOf
 
 from ordering.config import MS
 from ordering.detection import Detection
-from ordering.effects import Abandoned, Accepted
+from ordering.effects import Abandoned, Accepted, WindowOpened
 from ordering.errors import (
     KTooLarge,
     MessageTooLarge,
@@ -18,54 +20,51 @@ from ordering.errors import (
 )
 from ordering.events import SubmitRequested
 from ordering.lanes import Lanes
-from ordering.packets import Batch, Data, Order
+from ordering.packets import Batch, Order, PieceConfirm, Span
+from ordering.pieces import PACKET_OVERHEAD
 from ordering.qos import Level, Qos
 from ordering.rtt import RoundTrip
+from ordering.sending import Flight, Outbox, Sending
 from ordering.site import Site, Timer
 from ordering.views import View
 
-MESSAGE_OVERHEAD = 5  # what the codec adds to a message at most
 LEVELS = tuple(Level)
-PACKET_OVERHEAD = 256  # header and batch fields, generously
 
 
 class Submission:
     """Own messages from acceptance until they have a slot."""
 
-    def __init__(self, site: Site, detection: Detection, lanes: Lanes, rtt: RoundTrip) -> None:
+    def __init__(
+        self, site: Site, detection: Detection, lanes: Lanes, rtt: RoundTrip, sending: Sending
+    ) -> None:
         self.site = site
         self.detection = detection
         self.lanes = lanes
         self.rtt = rtt
+        self.sending = sending
         self.next_seq = 1
-        self.pending: dict[int, Batch] = {}  # unordered batches by first_seq, oldest first
-        self.pending_messages = 0
-        self.pending_bytes = 0
-        self._sent_at: dict[int, int] = {}
+        self.outbox = Outbox(sending, Timer.DATA, self._on_sent)
+        self._refused: tuple[int, int] | None = None  # messages and bytes that did not fit
         self._tries = 0
 
     def submit(self, request: SubmitRequested, delivered: View | None) -> None:
         """Accept all messages or none."""
         site = self.site
-        self._check(request)
-        if not request.messages:
+        size = self._check(request)
+        messages, qos = request.messages, request.qos
+        if not messages:
             return
-        unordered = not request.qos.rides_the_ring
-        first = self.next_seq
-        if unordered:
-            first = self.lanes.next_seq if request.qos.level == Level.UNORDERED else 0
-        for messages in self._packed(request.messages):
-            if unordered:
-                seq = self.lanes.next_seq if request.qos.level == Level.UNORDERED else 0
-                batch = Batch(site.me, site.member.boot, seq, request.qos, messages)
-                if seq:
-                    self.lanes.next_seq += len(messages)
-                self.lanes.send(batch, delivered)
-            else:
-                self._enqueue(Batch(site.me, site.member.boot, self.next_seq, request.qos, messages))
-        site.out.append(Accepted(first, len(request.messages), request.qos))
+        if qos.rides_the_ring:
+            first = self.next_seq
+            self.next_seq += len(messages)
+            self.outbox.accepted.put(first, qos, messages, size)
+            self.pump()
+        else:
+            first = self.lanes.submit(messages, qos, size, delivered)
+        site.out.append(Accepted(first, len(messages), qos))
 
-    def _check(self, request: SubmitRequested) -> None:
+    def _check(self, request: SubmitRequested) -> int:
+        """Refuse, or say how many bytes it is."""
         site = self.site
         if site.outside or not site.epoch or not site.view.has(site.me):
             raise NotMember(
@@ -74,21 +73,46 @@ class Submission:
             )
         self._check_qos(request.qos)
         size = self._check_messages(request.messages)
+        self._check_unreliable(request)
         if not self.detection.reaches_majority():
             raise NoPrimary(
                 f"group {site.config.group!r}: no contact with a majority of {len(site.view.electorate)}"
                 f" voters for {site.config.minority_ms} ms; retry when the partition heals, or elsewhere"
             )
-        waiting = self.pending_messages + self.lanes.pending_messages
-        waiting_bytes = self.pending_bytes + self.lanes.pending_bytes
-        if (
-            waiting + len(request.messages) > site.config.window_messages
-            or waiting_bytes + size > site.config.window_bytes
-        ):
+        if not self._fits(len(request.messages), size):
+            waiting, waiting_bytes = self._occupied()
+            messages, bytes_ = self._refused or (len(request.messages), size)
+            self._refused = (min(messages, len(request.messages)), min(bytes_, size))
             raise Overloaded(
                 f"{waiting} messages ({waiting_bytes} bytes) wait to be ordered or confirmed, and"
                 f" {len(request.messages)} more ({size} bytes) do not fit beside them;"
-                " retry after the next delivery, submit fewer, or raise window_messages / window_bytes"
+                " retry after the next WindowOpened, submit fewer, or raise window_messages / window_bytes"
+            )
+        return size
+
+    def _occupied(self) -> tuple[int, int]:
+        """Messages and bytes in the window: not sent, not ordered, or not confirmed."""
+        one, other = self.outbox, self.lanes.outbox
+        return one.messages + other.messages, one.bytes + other.bytes
+
+    def _fits(self, messages: int, size: int) -> bool:
+        config = self.site.config
+        waiting, waiting_bytes = self._occupied()
+        return waiting + messages <= config.window_messages and waiting_bytes + size <= config.window_bytes
+
+    def tell_if_open(self) -> None:
+        """Who was refused may try again: what it wanted fits now, or all there will ever be is free."""
+        if self._refused is not None and (self._fits(*self._refused) or self._occupied() == (0, 0)):
+            self._refused = None
+            self.site.out.append(WindowOpened())
+
+    def _check_unreliable(self, request: SubmitRequested) -> None:
+        """Nobody asks for a lost piece of what may be lost."""
+        limit = self.site.config.packet_bytes - PACKET_OVERHEAD - 8
+        if request.qos.level == Level.UNRELIABLE and any(len(m) > limit for m in request.messages):
+            raise MessageTooLarge(
+                f"messages: an UNRELIABLE message must fit one packet, {limit} bytes; split it, use UNORDERED,"
+                " or raise packet_bytes"
             )
 
     def _check_messages(self, messages: tuple[bytes, ...]) -> int:
@@ -119,89 +143,67 @@ class Submission:
         if qos.level == Level.K_RESILIENT and not 0 <= qos.k < voters:
             raise KTooLarge(f"qos.k: {qos.k} must be at least 0 and below the number of voters ({voters})")
 
-    def _packed(self, messages: tuple[bytes, ...]) -> list[tuple[bytes, ...]]:
-        """Cut into packets of at most ``packet_bytes`` on the wire; a larger message travels alone."""
-        limit = self.site.config.packet_bytes - PACKET_OVERHEAD
-        most = self.site.config.block_messages
-        ends = list(accumulate(map(len, messages), initial=0))
-        packed: list[tuple[bytes, ...]] = []
-        start = 0
-        while start < len(messages):
-            # The first message that no longer fits, by its end and the overhead up to there.
-            end = bisect_right(
-                range(len(messages) + 1),
-                limit + ends[start] + MESSAGE_OVERHEAD * start,
-                lo=start + 1,
-                hi=min(start + most, len(messages)) + 1,
-                key=lambda index: ends[index] + MESSAGE_OVERHEAD * index,
-            )
-            end = max(end - 1, start + 1)
-            packed.append(messages[start:end])
-            start = end
-        return packed
+    # -- sending ---------------------------------------------------------------------------------
 
-    def _enqueue(self, batch: Batch) -> None:
-        site = self.site
-        self.next_seq += len(batch.messages)
-        self.pending[batch.first_seq] = batch
-        self.pending_messages += len(batch.messages)
-        self.pending_bytes += batch.size
-        site.queue.add_batch(batch, site.config.horizon)
-        if not site.fenced:
-            self._send(batch)
-            site.arm_if_idle(Timer.DATA, self.rtt.rto)
+    def pump(self) -> None:
+        """Send what the window has room for; called whenever it may have opened."""
+        if not self.site.fenced:
+            self.outbox.pump()
 
-    def _send(self, batch: Batch) -> None:
-        self._sent_at.setdefault(batch.first_seq, self.site.now)
-        self.site.multicast(Data(self.site.head(), batch))
+    def _on_sent(self, flight: Flight) -> None:
+        self.site.queue.add_batch(flight.batch, self.site.config.horizon)
 
     def note_order(self, order: Order) -> None:
         """A complete block gave slots to some of our messages."""
+        me = self.site.me
+        pending = self.outbox.pending
         for run in order.runs:
-            if run.source != self.site.me:
+            if run.source != me:
                 continue
-            while self.pending and (first := next(iter(self.pending))) <= run.last_seq:
-                batch = self.pending.pop(first)
-                self.pending_messages -= len(batch.messages)
-                self.pending_bytes -= batch.size
-                sent_at = self._sent_at.pop(first, None)
-                if sent_at is not None and not self._tries and order.orderer != self.site.me:
-                    self.rtt.sample(self.site.now - sent_at)
+            while pending and (first := next(iter(pending))) <= run.last_seq:
+                flight = self.outbox.settle(first)
+                if flight.sent and not (self._tries or flight.large) and order.orderer != me:
+                    self.rtt.sample(self.site.now - flight.sent_at)
             self._tries = 0
-            if not self.pending:
-                self.site.disarm(Timer.DATA)
+
+    def own_flight(self, span: Span) -> Flight | None:
+        """What is under way of a message of ours."""
+        lane = self.outbox if span.ordered else self.lanes.outbox
+        return lane.pending.get(span.seq)
+
+    def on_piece_confirm(self, confirm: PieceConfirm) -> None:
+        flight = self.outbox.pending.get(confirm.seq)
+        if flight is not None:
+            self._tries = 0
+            self.sending.on_confirm(flight, confirm)
 
     def reclaim(self) -> None:
         """A view change erased slots: what lost its place waits for one again, under its own id."""
-        site = self.site
-        source = site.queue.sources.get(site.me)
+        source = self.site.queue.sources.get(self.site.me)
         if source is None:
             return
-        self.pending = {}
+        batches: list[Batch] = []
         seq = source.ordered + 1
         while (batch := source.batches.get(seq)) is not None:
-            self.pending[seq] = batch
+            batches.append(batch)
             seq = batch.last_seq + 1
-        self.pending_messages = sum(len(b.messages) for b in self.pending.values())
-        self.pending_bytes = sum(b.size for b in self.pending.values())
-        self._sent_at.clear()
-
-    def resend(self, *, older_than_ns: int = 0) -> None:
-        """Multicast again what has had no slot for so long, oldest first."""
-        site = self.site
-        if site.fenced or not self.pending:
-            return
-        for count, batch in enumerate(self.pending.values()):
-            sent_at = self._sent_at.get(batch.first_seq, 0)
-            if count >= site.config.retransmit_burst or site.now - sent_at < older_than_ns:
-                break
-            self._send(batch)
-        backoff = min(self.rtt.rto << min(self._tries, 6), site.config.rto_max_ms * MS)
-        site.arm(Timer.DATA, backoff)
+        self.outbox.send_again(batches, source.contiguous)
 
     def fire(self) -> None:
-        self._tries += 1
-        self.resend(older_than_ns=self.rtt.rto)
+        """Something has had no slot for too long."""
+        site = self.site
+        if not self.outbox.pending:
+            return
+        oldest = next(iter(self.outbox.pending.values()))
+        wait = oldest.sent_at + self._patience() - site.now
+        if wait <= 0 and not site.fenced:
+            self._tries += 1
+            self.sending.lost()
+            self.outbox.remind()
+        site.arm(Timer.DATA, wait if wait > 0 else self._patience())
+
+    def _patience(self) -> int:
+        return min(self.rtt.rto << min(self._tries, 6), self.site.config.rto_max_ms * MS)
 
     def abandon(self) -> None:
         """The membership ends: say which messages we cannot vouch for (nothing is dropped silently).
@@ -209,13 +211,13 @@ class Submission:
         That is what has no slot, and what has one that no majority is known to hold.
         """
         site = self.site
-        first = next(iter(self.pending), self.next_seq)
+        first = self.outbox.first_seq(self.next_seq)
         for order in site.queue.blocks.values():
             if site.stability.majority < order.ts <= site.queue.frontier:
                 first = min([first, *(run.first_seq for run in order.runs if run.source == site.me)])
         if first < self.next_seq:
             site.out.append(Abandoned(first, self.next_seq - first, ordered=True))
-        lane_first = next(iter(self.lanes.pending), self.lanes.next_seq)
+        lane_first = self.lanes.outbox.first_seq(self.lanes.next_seq)
         if lane_first < self.lanes.next_seq:
             site.out.append(Abandoned(lane_first, self.lanes.next_seq - lane_first, ordered=False))
-        self.pending = {}
+        self.outbox.clear()

@@ -548,7 +548,7 @@ def _rests(engines: list[Engine]) -> bool:
     """All follow, nothing is unordered or unheld, and someone has the token."""
     return all(
         engine.state in RING
-        and not engine.submission.pending
+        and not engine.submission.outbox
         and engine.delivery.cursor == engine.site.queue.frontier == engines[0].site.queue.frontier
         for engine in engines
     ) and any(engine.site.holds_token() for engine in engines)
@@ -573,7 +573,7 @@ def finish(live: list[Facts]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(table.problems))
     places = ", ".join(
         f"site {e.site.me} is {e.state.value} in epoch {e.site.epoch} at slot {e.site.queue.frontier}"
-        f" with {len(e.submission.pending)} pending"
+        f" with {e.submission.outbox.messages} pending"
         for e in engines
     )
     return (f"no rest is found: {places}",)

@@ -40,11 +40,40 @@ class FaultKind(StrEnum):
     RIVALS = "rival initiators"
     LOST_MAJORITY = "majority lost"
     LATE_FOUNDER = "late founder"
+    OVERRUN = "overrun links"
+    SLOW_APPLICATION = "slow application"
 
 
 LIGHT_KINDS = (FaultKind.LOSS, FaultKind.DUPLICATION, FaultKind.REORDERING, FaultKind.DELAY)
 # A restart follows a crash and a late founder is part of the birth; they are not drawn later on.
-DRAWN_KINDS = tuple(kind for kind in FaultKind if kind not in (FaultKind.RESTART, FaultKind.LATE_FOUNDER))
+DRAWN_KINDS = tuple(
+    kind
+    for kind in FaultKind
+    if kind
+    not in (FaultKind.RESTART, FaultKind.LATE_FOUNDER, FaultKind.OVERRUN, FaultKind.SLOW_APPLICATION)
+)
+# Drawn only where there is much to send.
+FLOW_KINDS = (FaultKind.OVERRUN, FaultKind.SLOW_APPLICATION)
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """Large messages in small packets: what is cut, how often, and how little room there is."""
+
+    packet_bytes: int
+    message_bytes_max: int
+    share: float  # of messages that are large
+    tight: bool
+    kinds: tuple[FaultKind, ...]
+
+    def settings(self) -> dict[str, int]:
+        settings = {"packet_bytes": self.packet_bytes, "message_bytes_max": self.message_bytes_max}
+        if self.tight:
+            settings["window_bytes"] = 3 * self.message_bytes_max
+            settings["assembly_bytes_max"] = 2 * self.message_bytes_max
+            settings["buffer_bytes_max"] = 10 * self.message_bytes_max
+        # A burst is counted in packets, and here they carry little.
+        settings["retransmit_burst"] = 64
+        return settings
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,13 +103,28 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         ]
         return " ".join([f"rsm sim --seed {self.seed}", *options, "-v"])
 
+    def draw_load(self) -> Load | None:
+        """Some runs have messages above a packet all the time, and little room for them. Drawn from a
+        source of its own, so that the rest of a run does not depend on it."""
+        rng = Random(f"load {self.seed}")
+        if self.faults is not FaultMix.SWARM or rng.random() >= 0.4:
+            return None
+        return Load(
+            packet_bytes=rng.choice((400, 700, 1_400)),
+            message_bytes_max=rng.choice((3_000, 8_000)),
+            share=rng.choice((0.05, 0.2)),
+            tight=rng.random() < 0.5,
+            kinds=tuple(kind for kind in FLOW_KINDS if rng.random() < 0.6),
+        )
+
     def draw_config(self, rng: Random) -> Config:
         """The group's settings: mostly the defaults, sometimes tight bounds that make limits bite."""
         addresses = tuple(f"s{number}" for number in range(1, self.sites + 1))
         swarm = self.faults is FaultMix.SWARM
         tight = swarm and rng.random() < 0.3
+        load = self.draw_load()
         forks = swarm and self.sites > 2 and rng.random() < 0.15
-        return Config(
+        config = Config(
             group="simulated",
             founders=addresses,
             contacts=addresses,
@@ -96,6 +140,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             minority_ms=600 if forks else 1500,
             orphan_ms=1000 if forks else 10_000,
         )
+        return config if load is None else msgspec.structs.replace(config, **load.settings())
 
     def draw_kinds(self, rng: Random) -> tuple[FaultKind, ...]:
         """Swarm testing: each run uses its own subset, so that no kind always hides behind another."""
@@ -105,4 +150,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             case FaultMix.LIGHT:
                 return LIGHT_KINDS
             case FaultMix.SWARM:
-                return tuple(kind for kind in DRAWN_KINDS if rng.random() < 0.5)
+                kinds = tuple(kind for kind in DRAWN_KINDS if rng.random() < 0.5)
+                load = self.draw_load()
+                return kinds if load is None else (*kinds, *load.kinds)

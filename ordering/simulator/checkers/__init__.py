@@ -9,7 +9,7 @@ who must have everything at the end.
 order               total_order, causal_order, source_order, integrity, single_token
 membership          virtual_synchrony, view_agreement, hold_statements, voters_have_state
 nothing is lost     resilience, agreement, digest
-work gets done      liveness, bounds, nack_rate
+work gets done      liveness, bounds, nack_rate, exact_nacks, send_window
 ==================  ===============================================================================
 """
 
@@ -18,12 +18,14 @@ from ordering.simulator.checkers.base import Checker
 from ordering.simulator.checkers.bounds import Bounds
 from ordering.simulator.checkers.causal_order import CausalOrder
 from ordering.simulator.checkers.digest import Digest
+from ordering.simulator.checkers.exact_nacks import ExactNacks
 from ordering.simulator.checkers.history import History, OrderChecker
 from ordering.simulator.checkers.hold_statements import HoldStatements
 from ordering.simulator.checkers.integrity import Integrity
 from ordering.simulator.checkers.liveness import Liveness
 from ordering.simulator.checkers.nack_rate import NackRate
 from ordering.simulator.checkers.resilience import Resilience
+from ordering.simulator.checkers.send_window import SendWindow
 from ordering.simulator.checkers.single_token import SingleToken
 from ordering.simulator.checkers.source_order import SourceOrder
 from ordering.simulator.checkers.total_order import TotalOrder
@@ -47,6 +49,8 @@ ALL_CHECKERS: tuple[type[Checker], ...] = (
     Liveness,
     HoldStatements,
     VotersHaveState,
+    ExactNacks,
+    SendWindow,
 )
 
 
