@@ -75,6 +75,21 @@ def positions(draw: st.DrawFn) -> p.Position:
     return p.Position(draw(counts), ts, draw(st.integers(0, ts)), view, vector)
 
 
+@st.composite
+def parts(draw: st.DrawFn) -> p.Part:
+    data = draw(st.binary(min_size=1, max_size=40))
+    total = draw(st.integers(len(data), codec.MESSAGE_MAX))
+    offset = draw(st.integers(0, total - len(data)))
+    quality = draw(qualities.filter(lambda qos: qos.level is not Level.UNRELIABLE))
+    return p.Part(draw(any_site), draw(boots), draw(small), quality, offset, total, data)
+
+
+@st.composite
+def spans(draw: st.DrawFn) -> p.Span:
+    end = draw(st.integers(1, codec.MESSAGE_MAX))
+    return p.Span(draw(any_site), draw(small), draw(st.booleans()), draw(st.integers(0, end - 1)), end)
+
+
 acks = st.builds(p.Order, counts, small, any_site, any_site, st.lists(runs, max_size=6).map(tuple))
 vectors = st.lists(st.tuples(any_site, counts), max_size=6).map(tuple)
 site_tuples = st.lists(any_site, max_size=6).map(tuple)
@@ -86,7 +101,10 @@ PACKETS: dict[type, st.SearchStrategy[Any]] = {
     p.Data: st.builds(p.Data, heads, batches),
     p.Ack: st.builds(p.Ack, heads, acks),
     p.Confirm: st.builds(p.Confirm, heads),
-    p.Nack: st.builds(p.Nack, heads, any_site, counts, counts, st.lists(runs).map(tuple), st.none() | counts),
+    p.Nack: st.builds(
+        p.Nack, heads, any_site, counts, counts, st.lists(runs).map(tuple), st.none() | counts,
+        st.lists(spans(), max_size=8).map(tuple),
+    ),
     p.NewList: st.builds(p.NewList, heads, view_orders(), descents, vectors),
     p.ListChangeRequest: st.builds(p.ListChangeRequest, heads, changes, st.booleans()),
     p.Probe: st.builds(p.Probe, heads, site_tuples),
@@ -113,6 +131,10 @@ PACKETS: dict[type, st.SearchStrategy[Any]] = {
     p.DataConfirm: st.builds(p.DataConfirm, heads, counts),
     p.Orphan: st.builds(p.Orphan, heads, addresses, st.booleans(), counts),
     p.ChainAlive: st.builds(p.ChainAlive, heads, addresses, descents, counts, counts),
+    p.Piece: st.builds(p.Piece, heads, parts(), any_site),
+    p.PieceConfirm: st.builds(
+        p.PieceConfirm, heads, st.booleans(), small, st.integers(1, codec.MESSAGE_MAX)
+    ),
 }
 packets: st.SearchStrategy[p.Packet] = st.one_of(*PACKETS.values())
 
@@ -250,7 +272,16 @@ BODY_TABLE = [
     ("a run overflows", p.Ack, raw(p.Ack, (1, 1, 1, 1, ((1, COUNT_MAX, 1),), None, ()))),
     ("slots overflow", p.Ack, raw(p.Ack, (1, COUNT_MAX - 1, 1, 1, ((1, 1, 1), (2, 1, 1)), None, ()))),
     ("an ACK with a view", p.Ack, raw(p.Ack, (1, 1, 1, 1, (), VIEW, ()))),
-    ("a run to ask for overflows", p.Nack, raw(p.Nack, 0, 1, 1, ((1, COUNT_MAX, 2),), None)),
+    ("a run to ask for overflows", p.Nack, raw(p.Nack, 0, 1, 1, ((1, COUNT_MAX, 2),), None, ())),
+    ("an empty span", p.Nack, raw(p.Nack, 0, 1, 1, (), None, ((1, 1, True, 5, 5),))),
+    ("a span beyond any message", p.Nack, raw(p.Nack, 0, 1, 1, (), None, ((1, 1, True, 5, (1 << 30) + 1),))),
+    ("too many spans", p.Nack, raw(p.Nack, 0, 1, 1, (), None, ((1, 1, True, 5, 6),) * 65)),
+    ("an empty piece", p.Piece, raw(p.Piece, (1, B16, 1, (5, 0), 0, 9, b""), 0)),
+    ("a piece beyond its message", p.Piece, raw(p.Piece, (1, B16, 1, (5, 0), 8, 9, b"xx"), 0)),
+    ("a piece of too large a message", p.Piece, raw(p.Piece, (1, B16, 1, (5, 0), 0, (1 << 30) + 1, b"x"), 0)),
+    ("an unreliable piece", p.Piece, raw(p.Piece, (1, B16, 1, (0, 0), 0, 9, b"x"), 0)),
+    ("an unnumbered piece", p.Piece, raw(p.Piece, (1, B16, 0, (5, 0), 0, 9, b"x"), 0)),
+    ("a confirmation of nothing", p.PieceConfirm, raw(p.PieceConfirm, True, 1, 0)),
     ("a NewList without a view", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), None, ()), (7, 1), ())),
     ("a vector of strangers", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), VIEW, ((2, 0),)), (7, 1), ())),
     ("an empty ring", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), (*VIEW[:3], (), 0, ()), ()), (7, 1), ())),
@@ -299,6 +330,9 @@ def test_when_a_table_entry_is_mended_then_it_is_accepted() -> None:
     assert decode(raw(p.Hello, (1, B16, "a" * 255, 0), 1, 0, B16))
     assert decode(raw(p.ListChangeRequest, (5, MEMBER), False))
     assert decode(raw(p.Poll, 1, tuple(range(codec.MEMBERS_MAX))))
+    assert decode(raw(p.Nack, 0, 1, 1, (), None, ((1, 1, True, 5, 6),) * 64))
+    assert decode(raw(p.Piece, (1, B16, 1, (5, 0), 7, 9, b"xx"), 0))
+    assert decode(raw(p.PieceConfirm, True, 1, 1))
 
 
 def test_when_an_unreliable_message_has_no_number_then_it_is_accepted() -> None:

@@ -174,7 +174,7 @@ def test_when_messages_fill_a_packet_then_the_next_one_is_begun() -> None:
 def test_when_a_message_exceeds_a_packet_then_it_travels_alone() -> None:
     stage = Stage.born(3, packet_bytes=1256)
     source = next(a for a in stage.addresses if a != stage.token_site().address)
-    submit(stage, source, b"small", b"x" * 5000, b"small")
+    submit(stage, source, b"small", b"x" * 3000, b"small")
     assert [len(messages) for messages in batches(stage, source)] == [1, 1, 1]
     stage.run(50 * MS)
     stage.finish()
