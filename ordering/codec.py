@@ -306,7 +306,12 @@ _BODIES: Final[dict[type[p.Packet], Any]] = {
     p.Ack: tuple[_Order],
     p.Confirm: tuple[()],
     p.Nack: tuple[
-        _Site, _Count, _Count, tuple[_Run, ...], _Count | None, Annotated[tuple[_Span, ...], Meta(max_length=SPANS_MAX)]
+        _Site,
+        _Count,
+        _Count,
+        tuple[_Run, ...],
+        _Count | None,
+        Annotated[tuple[_Span, ...], Meta(max_length=SPANS_MAX)],
     ],
     p.NewList: tuple[_ViewOrder, _Descent, _Vector],
     p.ListChangeRequest: tuple[_Change, bool],

@@ -31,6 +31,7 @@ from ordering.kin import ROLL_CALL
 from ordering.lanes import Lanes
 from ordering.membership import Membership
 from ordering.packets import ChangeKind, Order, Packet, Standing
+from ordering.reception import Reception
 from ordering.recovery import Recovery
 from ordering.removal import Removal
 from ordering.retransmission import Retransmission, block_packet
@@ -75,15 +76,14 @@ class Engine:
             site, self.rtt, self.transfer, self.sending, self.submission.own_flight
         )
         self.delivery = DeliveryCursor(site)
+        self.reception = Reception(site, self.submission, self.lanes, self.delivery)
         self.birth = Birth(site)
         self.fork = Fork(site, self.detection, self.recovery)
         self.token = Token(site, self.detection, self.rtt, self._check_suspects)
         self._wake_at = 0
-        # Senders keep to their windows; twice that is what a view change may give back.
-        self._offered_max = 2 * config.window_bytes + config.message_bytes_max
         self.founded = False  # here since the first slot, so no state transfer was ever needed
         self._handlers = {
-            p.Data: self._on_data,
+            p.Data: self.reception.on_data,
             p.Ack: self._on_ack,
             p.Confirm: self.token.on_confirm,
             p.Nack: self.retransmission.answer,
@@ -103,8 +103,8 @@ class Engine:
             p.DataConfirm: self.lanes.on_confirm,
             p.Orphan: self.fork.on_orphan,
             p.ChainAlive: _nothing_new,
-            p.Piece: self._on_piece,
-            p.PieceConfirm: self._on_piece_confirm,
+            p.Piece: self.reception.on_piece,
+            p.PieceConfirm: self.reception.on_piece_confirm,
         }
         self._timers = {
             Timer.DATA: self.submission.fire,
@@ -348,52 +348,6 @@ class Engine:
         elif isinstance(packet, p.ListChangeRequest) and packet.change.member.site == sender:
             address = packet.change.member.address
         self.membership.tell_outsider(sender, address, self.delivery.view)
-
-    def _on_data(self, packet: p.Data) -> None:
-        site = self.site
-        batch = packet.batch
-        if not batch.qos.rides_the_ring:
-            if site.view.has(batch.source):
-                self.lanes.on_data(batch, self.delivery.view)
-            return
-        self._store(batch)
-
-    def _store(self, batch: p.Batch) -> None:
-        site = self.site
-        reason = site.queue.add_batch(batch, site.config.horizon, self._offered_max)
-        if reason:
-            site.count(reason)
-        elif site.assemblies.lanes:
-            site.assemblies.drop((batch.source, batch.boot, True), batch.first_seq)
-
-    def _on_piece(self, packet: p.Piece) -> None:
-        """A part of a message; the whole goes the way of Data as if it had just come."""
-        site = self.site
-        part = packet.part
-        ordered = part.qos.rides_the_ring
-        if packet.asks == site.me:
-            end = part.offset + len(part.data)
-            site.unicast(part.source, p.PieceConfirm(site.head(), ordered, part.seq, end))
-        member = site.view.member(part.source)
-        if member is None or member.boot != part.boot:
-            site.count("piece of a non-member")
-        elif part.source == site.me:
-            site.count("duplicate piece")
-        elif part.total > site.config.message_bytes_max:
-            site.count("piece of a message above message_bytes_max")
-        elif not ordered:
-            self.lanes.on_piece(part, self.delivery.view)
-        elif reason := site.queue.refuses(part.source, part.seq, site.config.horizon):
-            site.count(reason)
-        else:
-            whole = site.assemblies.add(part, ordered=True)
-            if isinstance(whole, p.Batch):
-                self._store(whole)
-            elif whole:
-                site.count(whole)
-
-    def _on_piece_confirm(self, packet: p.PieceConfirm) -> None:
-        (self.submission if packet.ordered else self.lanes).on_piece_confirm(packet)
 
     def _on_ack(self, packet: p.Ack) -> None:
         self._on_order(packet.order)

@@ -256,7 +256,8 @@ class Narrator(Checker):
                 wants = [f"slots {first_ts}..{last_ts}"] if last_ts else []
                 wants += [f"data {self._runs(data)}"] if data else []
                 wants += [
-                    f"bytes {span.first}..{span.end} of {self._site(span.source)}:{span.seq}" for span in spans
+                    f"bytes {span.first}..{span.end} of {self._site(span.source)}:{span.seq}"
+                    for span in spans
                 ]
                 wants += [f"the install after epoch {after_epoch}"] if after_epoch is not None else []
                 return f"asks {whom} for {' and '.join(wants)}"

@@ -49,8 +49,7 @@ LIGHT_KINDS = (FaultKind.LOSS, FaultKind.DUPLICATION, FaultKind.REORDERING, Faul
 DRAWN_KINDS = tuple(
     kind
     for kind in FaultKind
-    if kind
-    not in (FaultKind.RESTART, FaultKind.LATE_FOUNDER, FaultKind.OVERRUN, FaultKind.SLOW_APPLICATION)
+    if kind not in (FaultKind.RESTART, FaultKind.LATE_FOUNDER, FaultKind.OVERRUN, FaultKind.SLOW_APPLICATION)
 )
 # Drawn only where there is much to send.
 FLOW_KINDS = (FaultKind.OVERRUN, FaultKind.SLOW_APPLICATION)

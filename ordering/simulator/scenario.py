@@ -22,7 +22,8 @@ with ``#``, on what it protects. A section is one or more commands, a line ``---
 
 ==========================================  ================================================================
 cluster sites=3 [born=no] [setting=value]   founders s1 … sN and their birth; time 0 is when they rest
-submit s1 hello [more …] [qos=total]        one submission; a refusal is part of the trace
+submit s1 hello [more …] [qos=total]        one submission; a refusal is part of the trace; ``x*5000`` repeats
+backlog s1 5000                             its application has not taken so many bytes
 run 50ms                                    also us and s
 until s2 sends Ack | is STATE               run until it has just happened, 10 s at most
 until s2 views 2.0 | delivers hello         the same for what the application is told
@@ -52,7 +53,7 @@ import msgspec
 from ordering.config import MS, Config
 from ordering.effects import Deliver, Effect, EndMembership, InstallView, Retract
 from ordering.errors import OrderingError, SubmitError
-from ordering.events import ChangeRequested, ForkRequested
+from ordering.events import BacklogReported, ChangeRequested, ForkRequested
 from ordering.packets import ChangeKind, Packet
 from ordering.qos import MAJORITY, Qos, parse_qos
 from ordering.simulator.checkers import make_checkers
@@ -422,6 +423,7 @@ class Script:
         self._verbs: dict[str, Callable[[list[str], dict[str, str]], None]] = {
             "cluster": self._cluster,
             "submit": self._submit,
+            "backlog": self._backlog,
             "run": self._run,
             "until": self._until,
             "start": lambda words, _: self._each(words, lambda a: self.stage.cluster.start(a, founder=True)),
@@ -482,8 +484,13 @@ class Script:
             self._show(["views"], {})
 
     def _submit(self, words: list[str], options: dict[str, str]) -> None:
-        address, *messages = words
+        address, *texts = words
+        messages = [text * int(count or 1) for text, _, count in (word.partition("*") for word in texts)]
         self.stage.submit(address, *messages, qos=parse_qos(options.get("qos", "majority")))
+
+    def _backlog(self, words: list[str], options: dict[str, str]) -> None:
+        address, size = _exactly(2, words)
+        self.stage.cluster.handle(self.stage.process(address), BacklogReported(int(size)))
 
     def _run(self, words: list[str], options: dict[str, str]) -> None:
         (text,) = _exactly(1, words)

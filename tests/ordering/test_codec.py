@@ -102,7 +102,13 @@ PACKETS: dict[type, st.SearchStrategy[Any]] = {
     p.Ack: st.builds(p.Ack, heads, acks),
     p.Confirm: st.builds(p.Confirm, heads),
     p.Nack: st.builds(
-        p.Nack, heads, any_site, counts, counts, st.lists(runs).map(tuple), st.none() | counts,
+        p.Nack,
+        heads,
+        any_site,
+        counts,
+        counts,
+        st.lists(runs).map(tuple),
+        st.none() | counts,
         st.lists(spans(), max_size=8).map(tuple),
     ),
     p.NewList: st.builds(p.NewList, heads, view_orders(), descents, vectors),
@@ -132,9 +138,7 @@ PACKETS: dict[type, st.SearchStrategy[Any]] = {
     p.Orphan: st.builds(p.Orphan, heads, addresses, st.booleans(), counts),
     p.ChainAlive: st.builds(p.ChainAlive, heads, addresses, descents, counts, counts),
     p.Piece: st.builds(p.Piece, heads, parts(), any_site),
-    p.PieceConfirm: st.builds(
-        p.PieceConfirm, heads, st.booleans(), small, st.integers(1, codec.MESSAGE_MAX)
-    ),
+    p.PieceConfirm: st.builds(p.PieceConfirm, heads, st.booleans(), small, st.integers(1, codec.MESSAGE_MAX)),
 }
 packets: st.SearchStrategy[p.Packet] = st.one_of(*PACKETS.values())
 

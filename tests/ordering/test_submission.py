@@ -24,7 +24,9 @@ def submit(stage: Stage, address: str, *messages: bytes, qos: Qos = MAJORITY) ->
 
 
 def batches(stage: Stage, address: str) -> list[tuple[bytes, ...]]:
-    return [flight.batch.messages for flight in stage.process(address).engine.submission.outbox.pending.values()]
+    return [
+        flight.batch.messages for flight in stage.process(address).engine.submission.outbox.pending.values()
+    ]
 
 
 # -- refusals ----------------------------------------------------------------------------------------
@@ -123,7 +125,11 @@ def test_when_the_window_is_full_then_it_is_refused_until_messages_are_ordered(
     assert submit(stage, source, b"1", b"2", b"3") is None
     refusal = submit(stage, source, b"4")
     assert isinstance(refusal, Overloaded)
-    for words in ("3 messages (3 bytes)", "retry after the next WindowOpened", "window_messages / window_bytes"):
+    for words in (
+        "3 messages (3 bytes)",
+        "retry after the next WindowOpened",
+        "window_messages / window_bytes",
+    ):
         assert words in str(refusal)
     stage.run(50 * MS)
     assert submit(stage, source, b"4") is None

@@ -12,7 +12,7 @@ from ordering.effects import (
     Multicast,
     Unicast,
 )
-from ordering.packets import Ack, Batch, Confirm, Descent, NewList, Order, Run
+from ordering.packets import Ack, Confirm, Descent, NewList, Order, Run
 from ordering.qos import (
     MAJORITY,
     SOURCE_ORDERED,
@@ -297,7 +297,7 @@ def test_bounds_finds_a_buffer_that_grows(part: str, attribute: str, words: str)
     for name in part.split("."):
         owner = getattr(owner, name)
     is_number = isinstance(getattr(owner, attribute), int)
-    lanes = {(SiteId(number), number, True): {} for number in range(1_000, 1_100)}
+    lanes: dict[object, object] = {(SiteId(number), number, True): {} for number in range(1_000, 1_100)}
     setattr(owner, attribute, 1_000 if is_number else lanes)
     for _ in range(SAMPLE):
         checker.on_settled(one, 0)
