@@ -38,7 +38,7 @@ host brings what happened and does what is asked::
                     enter(view)
                 case RequestState(ts, chain, donors):
                     fetch_state_in_background(ts, chain, donors)  # then StateTransferred(ts)
-                case Accepted() | Abandoned():
+                case Accepted() | Abandoned() | WindowOpened():
                     tell_the_application(effect)
                 case EndMembership(ending):
                     stop()
@@ -54,6 +54,8 @@ is ``Started``, and no packet is brought before it. ``now`` is monotonic time in
 back; clocks of different sites need not agree, and may run at different speeds. ``TimerFired`` comes at the
 time of the latest ``SetTimer`` or later. Coming late costs time, never safety; coming early does no harm.
 ``PacketsReceived`` brings packets as the decoder made them: the engine trusts their form and their senders.
+``BacklogReported`` is optional: a host whose application does not keep up says how many bytes wait for it;
+then the site holds the group back while it has the token (``buffer_bytes_max``).
 
 **Effects** are done in the order of the list, before the next event is handled.
 
@@ -67,6 +69,8 @@ time of the latest ``SetTimer`` or later. Coming late costs time, never safety; 
 - ``Accepted`` answers a ``SubmitRequested`` and numbers its messages; unordered ones have numbers of their
   own. If the membership ends before a majority is known to hold them (UNORDERED: before all have confirmed
   them), ``Abandoned`` comes before ``EndMembership`` and names them: their outcome is unknown.
+- ``WindowOpened`` comes once after a submission was refused as ``Overloaded``, when one of that size fits
+  again: a host can wait for it instead of trying.
 - ``RequestState`` asks for the application state of a donor, in the same chain, that has applied slot ``ts``
   at majority level: for a learner, or for a member that was away for longer than the others' logs reach.
   The host fetches it by its own means while the engine goes on delivering, skips what the state contains, and
@@ -111,6 +115,7 @@ from ordering.effects import (
     Retract,
     SetTimer,
     Unicast,
+    WindowOpened,
 )
 from ordering.engine import Engine
 from ordering.errors import (
@@ -129,6 +134,7 @@ from ordering.errors import (
     UnknownQos,
 )
 from ordering.events import (
+    BacklogReported,
     ChangeRequested,
     Event,
     ForkRequested,
@@ -162,6 +168,7 @@ __all__ = [
     "UNRELIABLE",
     "Abandoned",
     "Accepted",
+    "BacklogReported",
     "ChangeKind",
     "ChangeRequested",
     "Config",
@@ -208,5 +215,6 @@ __all__ = [
     "UnknownQos",
     "View",
     "ViewId",
+    "WindowOpened",
     "k_resilient",
 ]

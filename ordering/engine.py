@@ -150,7 +150,7 @@ class Engine:
             case Started(founder):
                 self._start(founder=founder)
             case BacklogReported(size):
-                site.backlog = size
+                site.backlog = max(size, 0)
             case ChangeRequested(kind, subject):
                 self.membership.request(kind, subject)
             case StateTransferred(ts):
@@ -540,7 +540,7 @@ class Engine:
                 self._install(decision)
                 continue
             self._update_levels()
-            self._pump()
+            self.submission.pump()  # our own data must be out before we order them
             if not site.holds_token() or not self._order():
                 break
             sent = True
@@ -562,12 +562,6 @@ class Engine:
                 sent_order=sent,
             )
         self.retransmission.watch()
-
-    def _pump(self) -> None:
-        """Send what waits for the window; our own data must be out before we order them."""
-        self.submission.pump()
-        self.lanes.outbox.pump()
-        self.submission.tell_if_open()
 
     def _advance(self) -> None:
         site = self.site

@@ -44,7 +44,6 @@ class Lanes:
         self.next_seq += len(messages)
         self._deliver(Batch(self.site.me, self.site.member.boot, first, qos, messages, size=size), view)
         self.outbox.accepted.put(first, qos, messages, size)
-        self.outbox.pump()
         return first
 
     def _send_unreliable(self, messages: tuple[bytes, ...], qos: Qos, size: int, view: View | None) -> None:

@@ -170,8 +170,12 @@ class Retransmission:
                     return
 
     def _note_losses(self, nack: Nack) -> None:
-        """RMP §4.6: who asks for what we sent was overrun, or the network was."""
-        me = self.site.me
+        """RMP §4.6: who asks for what we sent was overrun, or the network was. Not so who comes from
+        outside the ring, or from another epoch: it was away, and catches up."""
+        site = self.site
+        me = site.me
+        if nack.head.epoch != site.epoch or nack.head.sender not in site.view.ring:
+            return
         for run in nack.data:
             if run.source == me:
                 self.sending.asked_again(run.first_seq)

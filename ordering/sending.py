@@ -188,6 +188,10 @@ class Outbox:
         return bool(self.pending or self.accepted)
 
     @property
+    def has_unsent(self) -> bool:
+        return bool(self._waiting or self.accepted)
+
+    @property
     def messages(self) -> int:
         return self.accepted.messages + self.pending_messages
 

@@ -46,6 +46,7 @@ class Submission:
         self.outbox = Outbox(sending, Timer.DATA, self._on_sent)
         self._refused: tuple[int, int] | None = None  # messages and bytes that did not fit
         self._tries = 0
+        self._lane_first = False
 
     def submit(self, request: SubmitRequested, delivered: View | None) -> None:
         """Accept all messages or none."""
@@ -58,9 +59,9 @@ class Submission:
             first = self.next_seq
             self.next_seq += len(messages)
             self.outbox.accepted.put(first, qos, messages, size)
-            self.pump()
         else:
             first = self.lanes.submit(messages, qos, size, delivered)
+        self.pump()
         site.out.append(Accepted(first, len(messages), qos))
 
     def _check(self, request: SubmitRequested) -> int:
@@ -100,9 +101,9 @@ class Submission:
         waiting, waiting_bytes = self._occupied()
         return waiting + messages <= config.window_messages and waiting_bytes + size <= config.window_bytes
 
-    def tell_if_open(self) -> None:
+    def _tell_if_open(self, messages: int, size: int) -> None:
         """Who was refused may try again: what it wanted fits now, or all there will ever be is free."""
-        if self._refused is not None and (self._fits(*self._refused) or self._occupied() == (0, 0)):
+        if self._fits(messages, size) or self._occupied() == (0, 0):
             self._refused = None
             self.site.out.append(WindowOpened())
 
@@ -111,8 +112,8 @@ class Submission:
         limit = self.site.config.packet_bytes - PACKET_OVERHEAD - 8
         if request.qos.level == Level.UNRELIABLE and any(len(m) > limit for m in request.messages):
             raise MessageTooLarge(
-                f"messages: an UNRELIABLE message must fit one packet, {limit} bytes; split it, use UNORDERED,"
-                " or raise packet_bytes"
+                f"messages: an UNRELIABLE message must fit one packet, {limit} bytes; split it, use"
+                " UNORDERED, or raise packet_bytes"
             )
 
     def _check_messages(self, messages: tuple[bytes, ...]) -> int:
@@ -147,8 +148,16 @@ class Submission:
 
     def pump(self) -> None:
         """Send what the window has room for; called whenever it may have opened."""
-        if not self.site.fenced:
+        lane = self.lanes.outbox
+        self._lane_first = not self._lane_first  # neither takes all the room
+        if self._lane_first and lane.has_unsent:
+            lane.pump()
+        if self.outbox.has_unsent and not self.site.fenced:
             self.outbox.pump()
+        if lane.has_unsent:
+            lane.pump()
+        if self._refused is not None:
+            self._tell_if_open(*self._refused)
 
     def _on_sent(self, flight: Flight) -> None:
         self.site.queue.add_batch(flight.batch, self.site.config.horizon)

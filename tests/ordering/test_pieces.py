@@ -1,5 +1,6 @@
 """Messages above one packet: cut, carried, put together, within bounds, and never mixed."""
 
+from itertools import pairwise
 from random import Random
 
 import msgspec
@@ -61,9 +62,8 @@ def cuts(draw: st.DrawFn) -> tuple[bytes, list[tuple[int, int]]]:
     content = draw(st.binary(min_size=1, max_size=300))
     size = len(content)
     edges = sorted({0, size, *draw(st.lists(st.integers(0, size), max_size=12))})
-    ranges = list(zip(edges, edges[1:], strict=False))
-    for first in draw(st.lists(st.integers(0, size - 1), max_size=12)):
-        ranges.append((first, draw(st.integers(first + 1, size))))
+    again = draw(st.lists(st.integers(0, size - 1), max_size=12))
+    ranges = [*pairwise(edges), *((first, draw(st.integers(first + 1, size))) for first in again)]
     return content, draw(st.permutations(ranges))
 
 

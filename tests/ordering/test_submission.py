@@ -24,9 +24,8 @@ def submit(stage: Stage, address: str, *messages: bytes, qos: Qos = MAJORITY) ->
 
 
 def batches(stage: Stage, address: str) -> list[tuple[bytes, ...]]:
-    return [
-        flight.batch.messages for flight in stage.process(address).engine.submission.outbox.pending.values()
-    ]
+    pending = stage.process(address).engine.submission.outbox.pending
+    return [flight.batch.messages for flight in pending.values()]
 
 
 # -- refusals ----------------------------------------------------------------------------------------
@@ -127,7 +126,7 @@ def test_when_the_window_is_full_then_it_is_refused_until_messages_are_ordered(
     assert isinstance(refusal, Overloaded)
     for words in (
         "3 messages (3 bytes)",
-        "retry after the next WindowOpened",
+        "the next WindowOpened",
         "window_messages / window_bytes",
     ):
         assert words in str(refusal)

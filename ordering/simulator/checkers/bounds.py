@@ -20,7 +20,9 @@ class Bounds(Checker):
     """Every buffer stays within its configured limit (R16), and garbage is collected.
 
     1. At any time: the order within what is retained and the horizon, own unordered messages within
-       the window (twice that when a view change has given slots back), the rest within its constant.
+       the window (twice that when a view change has given slots back), unfinished messages within
+       theirs and of members only, the rest within its constant; and the sender's count of what is
+       under way is right.
     2. At the end of a run that healed and went quiet, if all members live and have everything, they
        keep no more than a few blocks.
     """
