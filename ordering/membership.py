@@ -167,6 +167,9 @@ class Membership:
         """Drop wishes that came true; form new ones from our place in the view (called when settled)."""
         site = self.site
         view = site.view
+        seated = site.me in view.ring and site.me in view.electorate
+        if seated and not self.wanted and self._return_at is None and self._ring_since is not None:
+            return  # the rule: nothing to wish for
         for key in [key for key, change in self.wanted.items() if self._has_happened(change)]:
             del self.wanted[key]
         me = view.member(site.me)

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from ordering.packets import Batch, Order, Position, Run
 from ordering.pieces import Assemblies
 from ordering.qos import Level
-from ordering.views import SiteId, View
+from ordering.views import SiteId, View, ViewId
 
 DEPARTED_MAX = 1024
 DEPARTED_TOLD = 64
+NO_VIEW = View(ViewId(0, 0), (), (), ())
 
 
 class Source:
@@ -72,7 +73,8 @@ class OrderingQueue:
         self.last_real_ts = 0  # end of the last block that orders something
         self.views: list[tuple[int, View]] = []
         self.departed: dict[SiteId, int] = {}  # members that were, and the slot that removed them
-        self.fork: View | None = None  # the electorate of a new chain that is not decided yet (R9)
+        self.view = NO_VIEW  # the one this site follows: at the frontier, or the fork to be decided
+        self._fork: View | None = None
         self.bytes = 0
         self.ordered_bytes = 0  # of those, with a slot in the complete prefix
 
@@ -214,7 +216,8 @@ class OrderingQueue:
         before = self.views[-1][1] if self.views else view
         self.views.append((ts, view))
         if view.id.revision == 0:
-            self.fork = None
+            self._fork = None
+        self._follow()
         ordered = dict(vector)
         for member in view.members:
             source = self.sources.get(member.site)
@@ -247,6 +250,7 @@ class OrderingQueue:
     def found(self, view: View) -> None:
         """Epoch 0 of a chain: its founders, and an empty order."""
         self.views = [(0, view)]
+        self._follow()
         self.sources = {member.site: Source(member.boot, 0) for member in view.members}
 
     def start_at(self, order: Order) -> None:
@@ -315,6 +319,7 @@ class OrderingQueue:
         self.known_end = self.frontier
         while self.views and self.views[-1][0] > ts:
             self.views.pop()
+        self._follow()
         self.departed = {site: at for site, at in self.departed.items() if at <= ts}
         self.tail = self._block_ending_at(self.frontier)
         self.last_real_ts = min(self.last_real_ts, self.frontier)
@@ -330,9 +335,20 @@ class OrderingQueue:
     # -- reading ---------------------------------------------------------------------------------
 
     @property
-    def view(self) -> View:
-        """The view at the frontier, or the fork to be decided: the one this site follows."""
-        return self.views[-1][1] if self.fork is None else self.fork
+    def fork(self) -> View | None:
+        """The electorate of a new chain that is not decided yet (R9)."""
+        return self._fork
+
+    @fork.setter
+    def fork(self, fork: View | None) -> None:
+        self._fork = fork
+        self._follow()
+
+    def _follow(self) -> None:
+        if self._fork is not None:
+            self.view = self._fork
+        else:
+            self.view = self.views[-1][1] if self.views else NO_VIEW
 
     def views_since(self, ts: int) -> list[View]:
         """The view in force at slot ``ts`` and all later ones known."""
