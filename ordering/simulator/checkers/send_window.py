@@ -59,7 +59,7 @@ class SendWindow(Checker):
                 if batch.first_seq > lane.top:
                     lane.top = batch.last_seq
                     self._count(process, lane, batch.first_seq, batch.size, now)
-            case Piece(_, part, _) if part.source == me:
+            case Piece(_, part, asks) if part.source == me:
                 lane = self._lane(process, ordered=part.qos.rides_the_ring)
                 end = part.offset + len(part.data)
                 if part.seq > lane.top:
@@ -69,6 +69,8 @@ class SendWindow(Checker):
                     fresh = end - lane.ends[part.seq]
                     lane.ends[part.seq] = end
                     self._count(process, lane, part.seq, fresh, now)
+                if asks == me:  # alone in the ring: there is nobody to ask
+                    self._arrived(process.address, part.seq, end, ordered=part.qos.rides_the_ring)
 
     def _lane(self, process: "Process", *, ordered: bool) -> Lane:
         address = process.address
