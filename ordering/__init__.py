@@ -42,7 +42,7 @@ host brings what happened and does what is asked::
                     fetch_state_in_background(ts, chain, donors)  # then StateTransferred(ts)
                 case CallRepeated(call, message):
                     reply_again_if_executed(call)          # by ReplyRequested
-                case Accepted() | Abandoned() | CallAnswered() | CallFailed():
+                case Accepted() | Abandoned() | WindowOpened() | CallAnswered() | CallFailed():
                     tell_the_application(effect)
                 case CallsTaken():
                     pass                                   # for recordings
@@ -65,6 +65,8 @@ that slept, and orders nothing until others have answered it. ``WallClockSet`` t
 before ``Started``, and again when the clock was set. Without it slot times stand still; only leases and
 Ticks depend on it.
 ``PacketsReceived`` brings packets as the decoder made them: the engine trusts their form and their senders.
+``BacklogReported`` is optional: a host whose application does not keep up says how many bytes wait for it;
+then the site holds the group back while it has the token (``buffer_bytes_max``).
 
 **Effects** are done in the order of the list, before the next event is handled.
 
@@ -80,6 +82,8 @@ Ticks depend on it.
 - ``Accepted`` answers a ``SubmitRequested`` and numbers its messages; unordered ones have numbers of their
   own. If the membership ends before a majority is known to hold them (UNORDERED: before all have confirmed
   them), ``Abandoned`` comes before ``EndMembership`` and names them: their outcome is unknown.
+- ``WindowOpened`` comes once after a submission was refused as ``Overloaded``, when one of that size fits
+  again: a host can wait for it instead of trying.
 - ``RequestState`` asks for the application state of a donor, in the same chain, that has applied slot ``ts``
   at majority level: for a learner, or for a member that was away for longer than the others' logs reach.
   The host fetches it by its own means while the engine goes on delivering, skips what the state contains, and
@@ -143,6 +147,7 @@ from ordering.effects import (
     SetTimer,
     Tick,
     Unicast,
+    WindowOpened,
 )
 from ordering.engine import Engine
 from ordering.errors import (
@@ -162,6 +167,7 @@ from ordering.errors import (
     UnknownQos,
 )
 from ordering.events import (
+    BacklogReported,
     ChangeRequested,
     Event,
     ForkRequested,
@@ -200,6 +206,7 @@ __all__ = [
     "UNRELIABLE",
     "Abandoned",
     "Accepted",
+    "BacklogReported",
     "Call",
     "CallAcknowledged",
     "CallAnswered",
@@ -268,5 +275,6 @@ __all__ = [
     "View",
     "ViewId",
     "WallClockSet",
+    "WindowOpened",
     "k_resilient",
 ]

@@ -78,6 +78,9 @@ COUNT_MAX: Final = (1 << 63) - 1
 MEMBERS_MAX: Final = 1024
 ADDRESS_MAX: Final = 255
 SEALED: Final = 1
+# A receiver makes room for a whole message when its first piece comes.
+MESSAGE_MAX: Final = 1 << 30
+SPANS_MAX: Final = 64
 
 _LAYOUT: Final = Layout(">4sBBQQQ16sQBIQQQQQ")
 HEADER_BYTES: Final = _LAYOUT.size
@@ -174,6 +177,38 @@ class _Batch(_Twin, frozen=True):
         if unnumbered or first_seq + count > COUNT_MAX or len(calls) not in (0, count):
             raise DecodeError("body")
         return p.Batch(self.source, int.from_bytes(self.boot, "big"), first_seq, qos, self.messages, calls)
+
+
+class _Part(_Twin, frozen=True):
+    source: _Site
+    boot: _Boot
+    seq: _Positive
+    qos: _Qos
+    offset: _Count
+    total: Annotated[int, Meta(ge=1, le=MESSAGE_MAX)]
+    data: Annotated[bytes, Meta(min_length=1)]
+    calls: Annotated[tuple[_Call, ...], Meta(max_length=1)]
+
+    def original(self) -> p.Part:
+        qos = self.qos.original()
+        if qos.level is Level.UNRELIABLE or self.offset + len(self.data) > self.total:
+            raise DecodeError("body")
+        boot = int.from_bytes(self.boot, "big")
+        calls = tuple([call.original() for call in self.calls])
+        return p.Part(self.source, boot, self.seq, qos, self.offset, self.total, self.data, calls)
+
+
+class _Span(_Twin, frozen=True):
+    source: _Site
+    seq: _Positive
+    ordered: bool
+    first: _Count
+    end: Annotated[int, Meta(ge=1, le=MESSAGE_MAX)]
+
+    def original(self) -> p.Span:
+        if self.first >= self.end:
+            raise DecodeError("body")
+        return p.Span(self.source, self.seq, self.ordered, self.first, self.end)
 
 
 class _ViewId(_Twin, frozen=True):
@@ -450,7 +485,14 @@ _BODIES: Final[dict[type[p.Packet], Any]] = {
     p.Data: tuple[_Batch],
     p.Ack: tuple[_Order],
     p.Confirm: tuple[()],
-    p.Nack: tuple[_Site, _Count, _Count, tuple[_Run, ...], _Count | None],
+    p.Nack: tuple[
+        _Site,
+        _Count,
+        _Count,
+        tuple[_Run, ...],
+        _Count | None,
+        Annotated[tuple[_Span, ...], Meta(max_length=SPANS_MAX)],
+    ],
     p.NewList: tuple[_ViewOrder, _Descent, _Vector],
     p.ListChangeRequest: tuple[_Change, bool],
     p.Probe: tuple[_Sites],
@@ -473,6 +515,8 @@ _BODIES: Final[dict[type[p.Packet], Any]] = {
     p.NonMemberAck: tuple[_Boot, _Directory, Annotated[tuple[_Receipt, ...], Meta(min_length=1)]],
     p.NonMemberReply: tuple[_Boot, _Directory, Annotated[tuple[_Answer, ...], Meta(min_length=1)]],
     p.NonMemberRefusal: tuple[_Boot, _Directory, p.Refusal, _Positive, _Positive, _Count],
+    p.Piece: tuple[_Part, _Site],
+    p.PieceConfirm: tuple[bool, _Positive, Annotated[int, Meta(ge=1, le=MESSAGE_MAX)]],
 }
 
 
@@ -549,6 +593,11 @@ def _body(packet: p.Packet) -> tuple[object, ...]:
     match packet:
         case p.Data():
             return (_wire_batch(packet.batch),)
+        case p.Piece(_, part, asks):
+            boot = part.boot.to_bytes(BOOT_BYTES, "big")
+            calls = [_wire_call(call) for call in part.calls]
+            fields = (part.source, boot, part.seq, part.qos, part.offset, part.total, part.data, calls)
+            return fields, asks
         case p.Ack():
             return (_wire_order(packet.order),)
         case p.NewList():

@@ -5,6 +5,7 @@ import msgspec
 from ordering.errors import ConfigurationError
 
 MS = 1_000_000
+PACKET_BYTES_MIN = 300
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,6 +18,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     discipline: str = "rotating"
     # A voter is bound to its disk: what it claims is synced, and it comes back as itself (R6, R8).
     durable: bool = False
+    flow_control: str = "sliding-window"
 
     # Retransmission: Jacobson's estimate between these bounds.
     rto_min_ms: int = 5
@@ -49,9 +51,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     # R14: an application that needs the time in an idle group is told it this often; 0: never.
     tick_ms: int = 0
 
+    # The same at all sites: a receiver refuses what exceeds its own.
     message_bytes_max: int = 16 * 1024 * 1024
+    # The path's MTU: payload of a datagram. 60,000 suits loopback, 1,400 a network. Larger messages are
+    # cut; packets that carry a view are not, and may exceed it up to the limit of UDP.
     packet_bytes: int = 60_000
-    # Own messages accepted and not yet ordered.
+    # Own messages accepted and not yet ordered; also the most that is ever in transit.
     window_bytes: int = 32 * 1024 * 1024
     window_messages: int = 1_000_000
     # Calls of one caller without an answer, here and at the member that forwards them. All callers together
@@ -68,6 +73,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     block_messages: int = 65_536
     # Slots kept for laggards beyond what the ring needs; a site further behind needs a state transfer.
     retain_slots: int = 1_000_000
+    # Bytes with a slot that this site cannot forget yet, and what its application has not taken. Above
+    # half of it the log is kept for the ring only; above it this site, having the token, orders nothing.
+    buffer_bytes_max: int = 256 * 1024 * 1024
+    # Messages that are partly here, beyond one of each source.
+    assembly_bytes_max: int = 64 * 1024 * 1024
     # How far beyond its frontier a site buffers (in slots and in messages of a source).
     horizon: int = 2_000_000
     # Most packets sent in answer to one NACK.
@@ -94,6 +104,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(
                 f"minimum_size: must be 0 (a majority, always) or a number of voters, is {self.minimum_size}"
             )
+        if self.packet_bytes < PACKET_BYTES_MIN:
+            raise ConfigurationError(
+                f"packet_bytes: {self.packet_bytes} must be at least {PACKET_BYTES_MIN}; a header has to fit"
+            )
         for low, high, why in _ORDERED:
             if getattr(self, low) >= getattr(self, high):
                 raise ConfigurationError(
@@ -110,8 +124,8 @@ _POSITIVE = (
     "rto_min_ms", "rto_max_ms", "nack_delay_ms", "probe_ms", "suspect_ms", "slow_ms", "passive_ms",
     "recovery_ms", "return_ms", "minority_ms", "orphan_ms", "request_ms", "electorate_min",
     "message_bytes_max", "packet_bytes", "window_bytes", "window_messages", "block_messages",
-    "retain_slots", "horizon", "retransmit_burst", "call_messages", "call_bytes", "call_ms", "call_tries",
-    "callers_max", "reply_bytes",
+    "retain_slots", "buffer_bytes_max", "assembly_bytes_max", "horizon", "retransmit_burst",
+    "call_messages", "call_bytes", "call_ms", "call_tries", "callers_max", "reply_bytes",
 )  # fmt: skip
 
 _ORDERED = (

@@ -68,15 +68,15 @@ class DeliveryCursor:
             self.cursor = order.last_ts
             self.part = 0
         for source in queue.sources.values():
-            if source.source_ordered:
+            if source.source_ordered > source.delivered:
                 self._deliver_early(source)
         self._flush()
         # Never ahead of what was delivered: a host may act on it at once.
         told = self.cursor + 1 + self.part if self.part else self.cursor
-        reached = LevelReached(min(site.stability.majority, told), min(site.stability.stable, told))
-        if reached != self._told and self.view is not None:
-            self._told = reached
-            site.out.append(reached)
+        majority, stable = min(site.stability.majority, told), min(site.stability.stable, told)
+        if (majority != self._told.majority or stable != self._told.stable) and self.view is not None:
+            self._told = LevelReached(majority, stable)
+            site.out.append(self._told)
 
     def _deliver_block(self, order: Order) -> bool:
         """Deliver a block, or as much of it as its levels allow; true if nothing of it is left."""
@@ -140,10 +140,6 @@ class DeliveryCursor:
             if batch.qos.level != Level.SOURCE_ORDERED:
                 return
             self._take(0, batch, Level.SOURCE_ORDERED, source)
-        source.source_ordered = any(
-            b.qos.level == Level.SOURCE_ORDERED and b.first_seq > source.delivered
-            for b in source.batches.values()
-        )
 
     def _reached(self, qos: Qos, ts: int) -> Level | None:
         """The level a message of a block ending at ``ts`` may be delivered on now, if any."""

@@ -37,6 +37,8 @@ class Detection:
         self.duties: dict[SiteId, Duty] = {}
         self._stuck: dict[SiteId, tuple[int, int]] = {}  # how far it was when first asked about, and when
         self._restarted: dict[SiteId, int] = {}  # another process speaks at its address since
+        self._waiting_since: int | None = None  # data could be ordered, and the token site rests
+        self.overdue: dict[SiteId, None] = {}  # token sites that rested on it for too long
 
     def enter_epoch(self) -> None:
         """Everyone starts with a clean slate; external voters keep the time they were last heard."""
@@ -44,7 +46,7 @@ class Detection:
         self.duties.clear()
         self._restarted.clear()
         self._stuck.clear()
-        self.progress()
+        self.moved()
         for member in site.view.members:
             if member.site in site.view.ring or member.site not in self.last_heard:
                 self.last_heard[member.site] = site.now
@@ -57,6 +59,25 @@ class Detection:
         """The ring moved, or its resting token site gave a sign of life."""
         self.last_progress = self.site.now
         self.site.arm(Timer.PASSIVE, self.site.config.passive_ms * MS)
+
+    def moved(self) -> None:
+        """The frontier moved: whoever was waited for has done its part."""
+        self._waiting_since = None
+        self.overdue.clear()
+        self.progress()
+
+    def probed_by(self, holder: SiteId) -> None:
+        """A resting token site is alive. If it rests although there is something to order it is short of
+        buffers, and waited for (RMP §4.6); but not for ever (R16)."""
+        site = self.site
+        if not site.queue.has_orderable(site.view):
+            self._waiting_since = None
+        elif self._waiting_since is None:
+            self._waiting_since = site.now
+        elif site.now - self._waiting_since >= site.config.slow_ms * MS:
+            self.overdue[holder] = None
+            return
+        self.progress()
 
     # -- the active detector ---------------------------------------------------------------------
 

@@ -188,10 +188,9 @@ class Group:
             return
         first, engine = self._waiters[0], self._engine
         config = engine.site.config
-        messages = engine.submission.pending_messages + engine.lanes.pending_messages + first.count
-        size = engine.submission.pending_bytes + engine.lanes.pending_bytes + first.size
+        messages, size = engine.submission.occupied()
         if (
-            (messages <= config.window_messages and size <= config.window_bytes)
+            (messages + first.count <= config.window_messages and size + first.size <= config.window_bytes)
             or self._ended.done()
             or not engine.detection.reaches_majority()
         ):

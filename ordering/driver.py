@@ -26,7 +26,7 @@ import secrets
 import socket
 from collections.abc import Callable, Coroutine
 from random import Random
-from time import monotonic_ns
+from time import monotonic_ns, time_ns
 from typing import Any, Final, Self, TypeVar
 
 import msgspec
@@ -36,12 +36,12 @@ from ordering.config import MS, Config
 from ordering.driven_group import Group, Listener, Notice, Stopped
 from ordering.effects import Effect, EndMembership, Multicast, Unicast
 from ordering.errors import ConfigurationError, DriverClosed
-from ordering.events import PacketsReceived, Started, TimerFired
+from ordering.events import PacketsReceived, Restarted, Started, TimerFired, WallClockSet
 from ordering.groups import Groups, InGroup, LocalEvent, Outcome
 from ordering.packets import Packet
+from ordering.records import Ledger
 from ordering.sealing import Keyring
 from ordering.statistics import DriverStats, Stalls
-from ordering.submission import PACKET_OVERHEAD
 from ordering.transports.addresses import Address, Endpoint, numeric_sockaddr, parse_endpoint
 from ordering.transports.multicast import (
     NO_BOOT,
@@ -62,10 +62,10 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-# Until messages are cut into fragments none may exceed a datagram: it would never get a slot, and whatever
-# its source submits later would wait behind it.
-MESSAGE_BYTES_MAX: Final = DATAGRAM_MAX - PACKET_OVERHEAD
+PACKET_BYTES_MAX: Final = DATAGRAM_MAX
 TURN_MS: Final = 2
+CLOCK_MS: Final = 1000  # how often the wall clock is read again,
+CLOCK_STEP_MS: Final = 2  # and how far it may drift before the groups are told
 _BOOT: Final = slice(BOOT_AT, BOOT_AT + BOOT_BYTES)
 
 
@@ -92,6 +92,8 @@ class Driver:
         self._boots = {NO_BOOT}  # own ones, as the header has them
         self._own_heard = self._unreadable = self._stopped = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._wall_offset = time_ns() - monotonic_ns()
+        self._clock_read_at = monotonic_ns()
         self._timer_at = 0
         self._telling: asyncio.Handle | None = None
         self._turn_began = 0
@@ -170,25 +172,28 @@ class Driver:
         listener: Listener,
         *,
         founder: bool = True,
+        ledger: Ledger | None = None,
         site: SiteId | None = None,
         boot: int | None = None,
     ) -> Group:
         """Take part in a group: in its birth as a founder, which finds and joins one that lives already, or
-        as a joiner. ``site`` and ``boot`` are drawn; only tests name them."""
+        as a joiner; or, in durable mode, come back with what the disk has. ``site`` and ``boot`` are drawn;
+        only tests name them."""
         if self._closed:
             raise DriverClosed("this driver is closed; open another")
+        if ledger is not None:
+            site = ledger.site
         site = SiteId(secrets.randbelow((1 << 64) - 1) + 1) if site is None else site
         boot = secrets.randbits(128) if boot is None else boot
-        config = msgspec.structs.replace(
-            config, message_bytes_max=min(config.message_bytes_max, MESSAGE_BYTES_MAX)
-        )
+        config = msgspec.structs.replace(config, packet_bytes=min(config.packet_bytes, PACKET_BYTES_MAX))
         member = Member(site, boot, self.address)
         engine = self._groups.open(config, member, Random(secrets.randbits(128)))
         group = Group(self, engine, listener)
         self._open[group.name] = group
         self._boots.add(boot.to_bytes(BOOT_BYTES, "big"))
         try:
-            self.handle(group, Started(founder))
+            self.handle(group, WallClockSet(self._wall_offset))
+            self.handle(group, Started(founder) if ledger is None else Restarted(ledger))
         except Exception:
             self.forget(group, None)
             raise
@@ -253,12 +258,23 @@ class Driver:
         now = monotonic_ns()
         self._stalls.note_late(now - self._timer_at)
         self._timer_at = 0
+        if now - self._clock_read_at > CLOCK_MS * MS:
+            self._read_clock(now)
         wake_at = self._groups.wake_at
         if wake_at is not None and wake_at <= now:
             self._perform(self._groups.handle(TimerFired(), now), now)
             self._tell()
             self._stalls.note_busy(monotonic_ns() - now)
         self._arm()
+
+    def _read_clock(self, now: int) -> None:
+        """The wall clock may be set at any time; groups are told when it was."""
+        self._clock_read_at = now
+        offset = time_ns() - now
+        if abs(offset - self._wall_offset) > CLOCK_STEP_MS * MS:
+            self._wall_offset = offset
+            for group in list(self._open.values()):
+                self._perform(self._groups.handle(InGroup(group.name, WallClockSet(offset)), now), now)
 
     def _arm(self) -> None:
         """Deadlines move back with almost every packet. A timer that comes too early looks again and costs

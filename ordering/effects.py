@@ -189,6 +189,10 @@ class Abandoned(msgspec.Struct, frozen=True):
     ordered: bool  # which lane's sequence numbers these are
 
 
+class WindowOpened(msgspec.Struct, frozen=True):
+    """A submission was refused as ``Overloaded``; one of its size fits now. Comes once after a refusal."""
+
+
 class RequestState(msgspec.Struct, frozen=True):
     """This site needs the application state at or after ``ts`` from one of ``donors`` (R7): it is a
     learner, or it was away for longer than the logs of the others reach. Answer: ``StateTransferred``.
@@ -247,6 +251,7 @@ Effect: TypeAlias = (
     | CallAnswered
     | CallFailed
     | Abandoned
+    | WindowOpened
     | RequestState
     | Persist
     | EndMembership

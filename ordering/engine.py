@@ -19,6 +19,7 @@ from ordering.durability import Durability
 from ordering.effects import Effect, Ending, EndMembership, SetTimer
 from ordering.errors import InvariantViolation, MembershipError
 from ordering.events import (
+    BacklogReported,
     ChangeRequested,
     Event,
     ForkRequested,
@@ -44,11 +45,13 @@ from ordering.membership import Membership
 from ordering.multirpc import MultiRpc
 from ordering.orderer import Orderer
 from ordering.packets import ChangeKind, Order, Packet, Standing
+from ordering.reception import Reception
 from ordering.recovery import Recovery
 from ordering.removal import Removal
 from ordering.retransmission import Retransmission, block_packet
 from ordering.rtt import RoundTrip
 from ordering.self_suspicion import WAKING, SelfSuspicion
+from ordering.sending import Sending
 from ordering.site import Site, Timer
 from ordering.state import LEGAL_PACKETS, MOVES, RING, State
 from ordering.submission import Submission
@@ -58,9 +61,13 @@ from ordering.views import Member, View, ViewId
 
 # Who is in no chain can call, ask to be let in, or ask whether there is a group at all; nothing else.
 _FROM_OUTSIDE = (p.Hello, p.ListChangeRequest, p.NonMemberData)
-# What means something in another epoch than the sender's.
-_OF_LATER_EPOCHS = (p.Data, p.Ack, p.NewList, p.Collected, p.NotMember, p.Nack, p.Forgotten)
-_OF_EARLIER_EPOCHS = (p.Data, p.Nack, p.ListChangeRequest, p.LockRequest, p.Forgotten)
+# What means something whatever epoch its sender is in: data, and questions.
+_OF_LATER_EPOCHS = (
+    p.Data, p.Piece, p.PieceConfirm, p.Ack, p.NewList, p.Collected, p.NotMember, p.Nack, p.Forgotten,
+)  # fmt: skip
+_OF_EARLIER_EPOCHS = (
+    p.Data, p.Piece, p.PieceConfirm, p.Nack, p.ListChangeRequest, p.LockRequest, p.Forgotten,
+)  # fmt: skip
 
 
 def _nothing_new(_: p.ChainAlive) -> None:
@@ -85,12 +92,16 @@ class Engine:
         self.claims = Claims(site, self.detection)
         self.durability = Durability(site, self.claims)
         self.recovery = Recovery(site, self.detection, self.discipline, self.rtt, self.durability)
-        self.retransmission = Retransmission(site, self.rtt, self.transfer)
-        self.lanes = Lanes(site, self.rtt)
-        self.submission = Submission(site, self.detection, self.lanes, self.rtt)
+        self.sending = Sending(site, self.rtt)
+        self.lanes = Lanes(site, self.rtt, self.sending)
+        self.submission = Submission(site, self.detection, self.lanes, self.rtt, self.sending)
+        self.retransmission = Retransmission(
+            site, self.rtt, self.transfer, self.sending, self.submission.own_flight
+        )
         self.locks = LockRequests(site)
         self.rpc = MultiRpc(site, self.detection, self.membership, self.submission, self.lanes, self.rtt)
         self.delivery = DeliveryCursor(site, self.locks, self.rpc)
+        self.reception = Reception(site, self.submission, self.lanes, self.delivery)
         self.orderer = Orderer(site, self.discipline, self.membership, self.locks)
         self.doubt = SelfSuspicion(site, self.detection, self.rtt, self.recovery.start_poll)
         self.birth = Birth(site)
@@ -99,7 +110,7 @@ class Engine:
         self._wake_at = 0
         self.founded = False  # here since the first slot, so no state transfer was ever needed
         self._handlers = {
-            p.Data: self._on_data,
+            p.Data: self.reception.on_data,
             p.Ack: self._on_ack,
             p.Confirm: self.token.on_confirm,
             p.Nack: self.retransmission.answer,
@@ -123,6 +134,8 @@ class Engine:
             p.LockRequest: self.locks.on_request,
             p.NonMemberData: self.rpc.on_data,
             p.NonMemberReply: self.rpc.on_reply,
+            p.Piece: self.reception.on_piece,
+            p.PieceConfirm: self.reception.on_piece_confirm,
         }
         self._timers = {
             Timer.DATA: self.submission.fire,
@@ -174,6 +187,8 @@ class Engine:
                 self.rpc.reply(replies)
             case Started(founder):
                 self._start(founder=founder)
+            case BacklogReported(size):
+                site.backlog = max(size, 0)
             case ChangeRequested(kind, subject):
                 self.membership.request(kind, subject)
             case Persisted(seq):
@@ -231,9 +246,7 @@ class Engine:
         if self.token.passing is not None:
             return State.PASSING_TOKEN
         queue = site.queue
-        if queue.known_end > queue.frontier and any(
-            ts > queue.frontier and order.next_site == site.me for ts, order in queue.blocks.items()
-        ):
+        if queue.ahead and any(order.next_site == site.me for order in queue.ahead.values()):
             return State.GETTING_PACKETS
         return State.NOT_TOKEN_SITE
 
@@ -309,9 +322,9 @@ class Engine:
         self.durability.leapt(position, new_epoch=new_epoch)
         site.stability.leap(position.ts, new_epoch=new_epoch)
         site.note_addresses()
+        site.forget_strangers()
         self.lanes.enter_view()
         self.submission.reclaim()
-        self.submission.resend()
         self.recovery.caught_up()
         if not site.view.has(site.me):
             self._end(self.membership.ending())
@@ -403,17 +416,6 @@ class Engine:
         elif isinstance(packet, p.ListChangeRequest) and packet.change.member.site == sender:
             address = packet.change.member.address
         self.membership.tell_outsider(sender, address, self.delivery.view)
-
-    def _on_data(self, packet: p.Data) -> None:
-        site = self.site
-        batch = packet.batch
-        if not batch.qos.rides_the_ring:
-            if site.view.has(batch.source):
-                self.lanes.on_data(batch, self.delivery.view)
-            return
-        reason = site.queue.add_batch(batch, site.config.horizon)
-        if reason:
-            site.count(reason)
 
     def _on_ack(self, packet: p.Ack) -> None:
         self._on_order(packet.order)
@@ -547,9 +549,9 @@ class Engine:
         self.doubt.enter_epoch()
         self.fork.installed()
         site.note_addresses()
+        site.forget_strangers()
         self.lanes.enter_view()
         self.submission.reclaim()
-        self.submission.resend()
         if decided_here:
             site.multicast(block_packet(site, order))
             self.token.hand_over(order)
@@ -571,6 +573,7 @@ class Engine:
                 self._install(decision)
                 continue
             self._update_levels()
+            self.submission.pump()  # our own data must be out before we order them
             if not site.holds_token() or self.doubt.doubting or not self._order():
                 break
             sent = True
@@ -604,6 +607,7 @@ class Engine:
             self.submission.note_order(order)
             if order.view is not None:
                 site.note_addresses()
+                site.forget_strangers()
                 self.lanes.enter_view()
                 if not site.view.has(site.me):
                     site.arm(Timer.REQUEST, 1)
@@ -611,15 +615,14 @@ class Engine:
                     self.submission.reclaim()
         if moved:
             site.clock.placed_at = site.now
-            self.detection.progress()
+            self.detection.moved()
             self.recovery.caught_up()
 
     def _update_levels(self) -> None:
         site = self.site
         if not site.fenced:
             if not site.unnamed:
-                site.stability.held[site.me] = site.held
-                site.stability.received[site.me] = site.queue.frontier
+                site.stability.note_own(site.me, site.queue.frontier, site.held)
             site.stability.update(site.view, site.queue.frontier)
 
     def _order(self) -> bool:
@@ -644,6 +647,8 @@ class Engine:
         site = self.site
         stability = site.stability
         keep_from = max(stability.everyone, site.queue.frontier - site.config.retain_slots)
+        if 2 * (site.queue.ordered_bytes + site.backlog) > site.config.buffer_bytes_max:
+            keep_from = max(keep_from, stability.stable)
         if site.config.durable:  # what is not on its way to the disk yet stays
             keep_from = min(keep_from, self.durability.handed)
         base = site.queue.base
@@ -657,7 +662,7 @@ class Engine:
         """Ask for our place in the view; a leaver asks to go once its own messages are ordered."""
         site = self.site
         membership = self.membership
-        if membership.leaving and not self.submission.pending and site.view.has(site.me):
+        if membership.leaving and not self.submission.outbox and site.view.has(site.me):
             membership.want(ChangeKind.LEAVE, site.member)
         membership.follow_view()
         self.locks.follow_view()

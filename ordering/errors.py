@@ -6,7 +6,7 @@
     ├── SubmitError             a message was refused; nothing of it entered the ring
     │   ├── UnknownQos          no such quality of service
     │   ├── KTooLarge           K is negative, or not below the number of voters
-    │   ├── MessageTooLarge     over ``message_bytes_max``
+    │   ├── MessageTooLarge     over ``message_bytes_max``; UNRELIABLE: over one packet
     │   ├── NotMember           this site has not joined, has left or was removed
     │   ├── NoPrimary           this site cannot reach a majority
     │   └── Overloaded          the send window is full
@@ -54,7 +54,7 @@ class KTooLarge(SubmitError):
 
 
 class MessageTooLarge(SubmitError):
-    """The message exceeds ``message_bytes_max``."""
+    """The message exceeds ``message_bytes_max``, or is UNRELIABLE and does not fit a packet."""
 
 
 class NotMember(SubmitError):
@@ -66,7 +66,7 @@ class NoPrimary(SubmitError):
 
 
 class Overloaded(SubmitError):
-    """The send window is full; wait for deliveries and submit again."""
+    """The send window is full; wait for ``WindowOpened`` and submit again."""
 
 
 class MembershipError(OrderingError):

@@ -64,6 +64,16 @@ class ReplyRequested(msgspec.Struct, frozen=True):
     replies: tuple[Reply, ...]
 
 
+class BacklogReported(msgspec.Struct, frozen=True):
+    """The application is behind: so many bytes were delivered that it has not taken yet (R16).
+
+    Optional. A host whose application is fast never says so; one that said so says it again when the
+    number has changed much, and when it is 0.
+    """
+
+    bytes: int
+
+
 class ChangeRequested(msgspec.Struct, frozen=True):
     """An operator's membership change: LEAVE (this site) or REMOVE (``site``)."""
 
@@ -129,6 +139,7 @@ Event: TypeAlias = (
     | TimerFired
     | SubmitRequested
     | ReplyRequested
+    | BacklogReported
     | ChangeRequested
     | ForkRequested
     | StateTransferred

@@ -182,6 +182,9 @@ class Membership:
         """Drop wishes that came true; form new ones from our place in the view (called when settled)."""
         site = self.site
         view = site.view
+        seated = site.me in view.ring and site.me in view.electorate
+        if seated and not self.wanted and self._return_at is None and self._ring_since is not None:
+            return  # the rule: nothing to wish for
         for key in [key for key, change in self.wanted.items() if self._has_happened(change)]:
             del self.wanted[key]
         me = view.member(site.me)
@@ -201,7 +204,11 @@ class Membership:
             self._return_at = site.now + wait + site.jitter(site.config.return_ms)
             self._falls += 1
             site.arm_if_idle(Timer.REQUEST, wait)
-        elif site.now >= self._return_at and site.queue.known_end == site.queue.frontier:
+        elif (
+            site.now >= self._return_at
+            and site.queue.known_end == site.queue.frontier
+            and not site.is_short_of_buffers()
+        ):
             self.want(ChangeKind.RETURN, site.member)
 
     def _has_happened(self, change: Change) -> bool:

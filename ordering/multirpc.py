@@ -46,15 +46,16 @@ from ordering.packets import (
     Receipt,
     Refusal,
 )
+from ordering.pieces import PACKET_OVERHEAD
 from ordering.qos import MAJORITY, Level, Qos
 from ordering.requests import Request, Requests
 from ordering.rtt import RoundTrip
 from ordering.site import Site
-from ordering.submission import MESSAGE_OVERHEAD, PACKET_OVERHEAD, Submission
+from ordering.submission import Submission
 from ordering.throttle import Throttle
 from ordering.views import NO_SITE, View, ViewId, handler_holder
 
-CALL_OVERHEAD = 48  # what the codec adds to a call beside its address, at most
+ANSWER_OVERHEAD = 48  # what the codec adds to an answer, at most
 ADDRESSES_TOLD = 64
 RECEIPTS_MAX = 1024
 REFUSED_MAX = 1024
@@ -198,16 +199,12 @@ class MultiRpc:
 
     def _forward(self, qos: Qos, calls: Sequence[Call], messages: Sequence[bytes]) -> None:
         site = self.site
-        sizes = [
-            len(message) + len(call.address.encode()) + CALL_OVERHEAD + MESSAGE_OVERHEAD
-            for call, message in zip(calls, messages, strict=True)
-        ]
-        for start, end in cut(sizes, site.config.packet_bytes - PACKET_OVERHEAD, site.config.block_messages):
-            batch = self.submission.batch(qos, tuple(messages[start:end]), tuple(calls[start:end]))
-            site.out.append(CallsTaken(batch))
-            self.submission.send(batch, self.view)
-            if qos.level == Level.UNRELIABLE:
-                self._finish(batch)
+        # The host is told before they are delivered, which at the lowest levels is at once.
+        at = len(site.out)
+        batch = self.submission.accept(qos, tuple(messages), tuple(calls), self.view)
+        site.out.insert(at, CallsTaken(batch))
+        if qos.level == Level.UNRELIABLE:
+            self._finish(batch)
 
     # -- calls are delivered ---------------------------------------------------------------------
 
@@ -353,7 +350,7 @@ class MultiRpc:
         if self._answers:
             limit = site.config.packet_bytes - PACKET_OVERHEAD
             for record, answers in _by_caller(self._answers):
-                sizes = [len(answer.payload) + CALL_OVERHEAD for answer in answers]
+                sizes = [len(answer.payload) + ANSWER_OVERHEAD for answer in answers]
                 for start, end in cut(sizes, limit, RECEIPTS_MAX):
                     directory = self._directory(record.view)
                     reply = NonMemberReply(site.head(), record.boot, directory, tuple(answers[start:end]))

@@ -30,12 +30,15 @@ class Orderer:
         next_site = self.discipline.next_site
         view = self.membership.next_view(ts, time)
         runs = () if view is not None else queue.orderable(before, site.config.block_messages)
+        short = bool(runs) and site.is_short_of_buffers()
         if view is None:
             yields = bool(runs) and queue.tail is not None and queue.tail.view is not None
             view = self.locks.next_view(ts, time, yields=yields)
         if view is not None:
             vector = self._vector(view)
             return Order(site.epoch, ts, site.me, next_site(view), view=view, vector=vector, time=time)
+        if short:
+            return None  # RMP §4.6: the ACK waits, and with it the senders
         if runs:
             return Order(site.epoch, ts, site.me, next_site(before), runs, time=time)
         tick = self._tick_at()

@@ -12,11 +12,13 @@ never splits an order. RMP keeps a slot per packet; a block per ACK says the sam
 from collections.abc import Iterator
 
 from ordering.packets import Batch, Order, Position, Run
+from ordering.pieces import Assemblies
 from ordering.qos import Level
-from ordering.views import SiteId, View
+from ordering.views import SiteId, View, ViewId
 
 DEPARTED_MAX = 1024
 DEPARTED_TOLD = 64
+NO_VIEW = View(ViewId(0, 0), (), (), ())
 
 
 class Source:
@@ -32,6 +34,8 @@ class Source:
         "highest",
         "ordered",
         "source_ordered",
+        "unordered_bytes",
+        "wanted",
     )
 
     def __init__(self, boot: int, seq: int) -> None:
@@ -40,11 +44,13 @@ class Source:
         self.ordered = seq  # last message with a slot in the complete prefix
         self.contiguous = seq  # last message of the gap-free run received
         self.highest = seq  # last message received, gaps or not
+        self.wanted = seq  # last message that a block known here gives a slot
+        self.unordered_bytes = 0  # of messages without a slot in the complete prefix
         self.delivered = seq  # last message of the gap-free run delivered
         self.batches: dict[int, Batch] = {}
         # SOURCE_ORDERED batches delivered ahead of their slot: first_seq → last_seq.
         self.early: dict[int, int] = {}
-        self.source_ordered = False
+        self.source_ordered = seq  # last SOURCE_ORDERED message received
 
     def skip_early(self) -> None:
         while (last := self.early.get(self.delivered + 1)) is not None:
@@ -57,6 +63,7 @@ class OrderingQueue:
     def __init__(self) -> None:
         self.sources: dict[SiteId, Source] = {}
         self.blocks: dict[int, Order] = {}
+        self.ahead: dict[int, Order] = {}  # those of ``blocks`` beyond the frontier
         self.started_at = 0  # slots up to here were never ours
         self.seat_ts = 0  # the NewList that seated us
         self.base = 0  # everything up to here is collected
@@ -69,13 +76,18 @@ class OrderingQueue:
         self.base_time = 0
         self.views: list[tuple[int, View]] = []
         self.departed: dict[SiteId, int] = {}  # members that were, and the slot that removed them
-        self.fork: View | None = None  # the electorate of a new chain that is not decided yet (R9)
+        self.view = NO_VIEW  # the one this site follows: at the frontier, or the fork to be decided
+        self._fork: View | None = None
         self.bytes = 0
+        self.ordered_bytes = 0  # of those, with a slot in the complete prefix
 
     # -- data ------------------------------------------------------------------------------------
 
-    def add_batch(self, batch: Batch, horizon: int) -> str:
-        """Store data. Returns an empty string, or the reason why it was dropped."""
+    def add_batch(self, batch: Batch, horizon: int, bytes_max: int = 0) -> str:
+        """Store data. Returns an empty string, or the reason why it was dropped.
+
+        Of a source that offers more than ``bytes_max`` (0: any) only what a block names is taken.
+        """
         source = self.sources.get(batch.source)
         if source is None or source.boot != batch.boot:
             return "data of a non-member"
@@ -83,14 +95,31 @@ class OrderingQueue:
             return "duplicate data"
         if batch.last_seq > source.contiguous + horizon:
             return "data beyond the horizon"
+        if bytes_max and source.unordered_bytes > bytes_max and batch.first_seq > source.wanted:
+            return "data beyond the window"
         source.batches[batch.first_seq] = batch
         source.highest = max(source.highest, batch.last_seq)
-        self.bytes += sum(map(len, batch.messages))
+        self.bytes += batch.size
+        source.unordered_bytes += batch.size
         if batch.qos.level == Level.SOURCE_ORDERED:
-            source.source_ordered = True
+            source.source_ordered = max(source.source_ordered, batch.last_seq)
         while (following := source.batches.get(source.contiguous + 1)) is not None:
             source.contiguous = following.last_seq
         return ""
+
+    def refuses(self, source_site: SiteId, seq: int, horizon: int) -> str:
+        """Why a part of message ``seq`` is not worth keeping; empty if it is."""
+        source = self.sources[source_site]
+        if seq <= source.contiguous or seq in source.batches:
+            return "duplicate piece"
+        return "piece beyond the horizon" if seq > source.contiguous + horizon else ""
+
+    def has_orderable(self, view: View) -> bool:
+        sources = self.sources
+        return any(
+            (source := sources.get(member.site)) is not None and source.contiguous > source.ordered
+            for member in view.members
+        )
 
     def orderable(self, view: View, limit: int) -> tuple[Run, ...]:
         """Runs for the next ACK: everything contiguous and unordered, up to a limit of messages; a
@@ -130,8 +159,12 @@ class OrderingQueue:
             return "duplicate order"
         if order.last_ts > self.frontier + horizon:
             return "order beyond the horizon"
-        self.blocks[order.ts] = order
+        self.blocks[order.ts] = self.ahead[order.ts] = order
         self.known_end = max(self.known_end, order.last_ts)
+        for run in order.runs:
+            source = self.sources.get(run.source)
+            if source is not None:
+                source.wanted = max(source.wanted, run.last_seq)
         return ""
 
     def next_complete(self) -> Order | None:
@@ -147,24 +180,49 @@ class OrderingQueue:
         return order
 
     def _place(self, order: Order) -> None:
+        self.ahead.pop(order.ts, None)
         self.frontier = order.last_ts
         self.known_end = max(self.known_end, self.frontier)
         self.tail = order
         self.time = order.time
         for run in order.runs:
-            self.sources[run.source].ordered = run.last_seq
+            source = self.sources[run.source]
+            source.ordered = run.last_seq
+            self._count_ordered(source, run, 1)
         if not order.is_null:
             self.last_real_ts = order.last_ts
             self.real_time = order.time
         if order.view is not None:
             self._enter_view(order.ts, order.view, order.vector)
 
+    def _count_ordered(self, source: Source, run: Run, sign: int) -> None:
+        batches = source.batches
+        seq, last = run.first_seq, run.last_seq
+        size = 0
+        while seq <= last:
+            batch = batches[seq]
+            size += batch.size
+            seq = batch.last_seq + 1
+        self.ordered_bytes += sign * size
+        source.unordered_bytes -= sign * size
+
+    def _recount(self) -> None:
+        """After what changes more than the end of the log."""
+        self.bytes = self.ordered_bytes = 0
+        for source in self.sources.values():
+            size = sum(batch.size for batch in source.batches.values())
+            ordered = sum(b.size for b in source.batches.values() if b.last_seq <= source.ordered)
+            source.unordered_bytes = size - ordered
+            self.bytes += size
+            self.ordered_bytes += ordered
+
     def _enter_view(self, ts: int, view: View, vector: tuple[tuple[SiteId, int], ...]) -> None:
         """The view's members may send from this slot on; what a removed one left unordered ends."""
         before = self.views[-1][1] if self.views else view
         self.views.append((ts, view))
         if view.id.revision == 0:
-            self.fork = None
+            self._fork = None
+        self._follow()
         ordered = dict(vector)
         for member in view.members:
             source = self.sources.get(member.site)
@@ -183,6 +241,7 @@ class OrderingQueue:
                     self._forget(source, first_seq)
                 source.early = early
                 source.contiguous = source.highest = source.ordered
+        self._recount()
 
     def _name_boots(self, view: View) -> None:
         """R6: a voter that came back goes on with its next sequence number; what its earlier boot sent and
@@ -210,6 +269,7 @@ class OrderingQueue:
     def found(self, view: View) -> None:
         """Epoch 0 of a chain: its founders, and an empty order."""
         self.views = [(0, view)]
+        self._follow()
         self.sources = {member.site: Source(member.boot, 0) for member in view.members}
 
     def start_at(self, order: Order) -> None:
@@ -235,6 +295,7 @@ class OrderingQueue:
                 self._advance_source(source, seq)
         for ts in [ts for ts, order in self.blocks.items() if not _is_behind(order, position)]:
             del self.blocks[ts]
+        self.ahead = dict(self.blocks)
         self.base = self.frontier = self.last_real_ts = position.ts
         self.base_time = self.time = self.real_time = position.time
         self.tail = None
@@ -270,12 +331,15 @@ class OrderingQueue:
             for run in order.runs:
                 source = self.sources[run.source]
                 source.ordered = run.first_seq - 1
+                self._count_ordered(source, run, -1)
                 source.delivered = min(source.delivered, run.first_seq - 1)
                 source.skip_early()
+        self.ahead.clear()
         self.frontier = min(self.frontier, ts)
         self.known_end = self.frontier
         while self.views and self.views[-1][0] > ts:
             self.views.pop()
+        self._follow()
         self.departed = {site: at for site, at in self.departed.items() if at <= ts}
         if self.views:
             self._name_boots(self.views[-1][1])
@@ -295,9 +359,20 @@ class OrderingQueue:
     # -- reading ---------------------------------------------------------------------------------
 
     @property
-    def view(self) -> View:
-        """The view at the frontier, or the fork to be decided: the one this site follows."""
-        return self.views[-1][1] if self.fork is None else self.fork
+    def fork(self) -> View | None:
+        """The electorate of a new chain that is not decided yet (R9)."""
+        return self._fork
+
+    @fork.setter
+    def fork(self, fork: View | None) -> None:
+        self._fork = fork
+        self._follow()
+
+    def _follow(self) -> None:
+        if self._fork is not None:
+            self.view = self._fork
+        else:
+            self.view = self.views[-1][1] if self.views else NO_VIEW
 
     def views_since(self, ts: int) -> list[View]:
         """The view in force at slot ``ts`` and all later ones known."""
@@ -332,8 +407,15 @@ class OrderingQueue:
     def blocks_between(self, first_ts: int, last_ts: int, most: int) -> Iterator[Order]:
         """Blocks that touch the slots asked for, in order, as far as they are kept."""
         found = 0
-        for start in sorted(self.blocks):
-            if start > last_ts or found >= most:
+        if first_ts in self.blocks:  # the rule: who asks has everything up to the end of a block
+            while found < most and (order := self.blocks.get(first_ts)) is not None and first_ts <= last_ts:
+                found += 1
+                first_ts = order.last_ts + 1
+                yield order
+            if first_ts > last_ts or found >= most:
+                return
+        for start in sorted(start for start in self.blocks if start <= last_ts):
+            if found >= most:
                 return
             order = self.blocks[start]
             if order.last_ts >= first_ts:
@@ -345,11 +427,18 @@ class OrderingQueue:
         if source is None:
             return
         found = 0
-        for first_seq in sorted(source.batches):
-            if first_seq > run.last_seq or found >= most:
+        seq = run.first_seq
+        while found < most and (batch := source.batches.get(seq)) is not None and seq <= run.last_seq:
+            found += 1
+            seq = batch.last_seq + 1
+            yield batch
+        if seq > run.last_seq or found >= most:
+            return
+        for first_seq in sorted(first for first in source.batches if first <= run.last_seq):
+            if found >= most:
                 return
             batch = source.batches[first_seq]
-            if batch.last_seq >= run.first_seq:
+            if batch.last_seq >= seq:
                 found += 1
                 yield batch
 
@@ -367,31 +456,36 @@ class OrderingQueue:
             ts = order.last_ts + 1
         if ts > self.known_end:
             return None
-        above = [start for start in self.blocks if start > ts]
+        above = [start for start in self.ahead if start > ts]
         return ts, min(above) - 1 if above else self.known_end
 
-    def missing_data(self, most: int) -> tuple[Run, ...]:
-        """Messages that are ordered, or overtaken by later ones of their source, and not here."""
-        wanted: dict[SiteId, int] = {}
+    def due_data(self) -> dict[SiteId, int]:
+        """For each source the last message that must be somewhere: ordered, or overtaken by later ones."""
+        due = {site: source.highest for site, source in self.sources.items()}
         ts = self.frontier + 1
         while (order := self.blocks.get(ts)) is not None:
             for run in order.runs:
-                wanted[run.source] = max(run.last_seq, wanted.get(run.source, 0))
+                due[run.source] = max(run.last_seq, due.get(run.source, 0))
             ts = order.last_ts + 1
+        return due
+
+    def missing_data(self, most: int, assemblies: Assemblies | None = None) -> tuple[Run, ...]:
+        """Messages that are due and not here, not even in part."""
+        due = self.due_data()
         missing: list[Run] = []
         for site, source in self.sources.items():
-            last = max([wanted.get(site, 0), *source.batches]) if source.batches else wanted.get(site, 0)
+            last = due[site]
             if last <= source.contiguous:
                 continue
+            parts = assemblies.of(site, source.boot, ordered=True) if assemblies is not None else ()
             seq = source.contiguous + 1
-            while seq <= last and len(missing) < most:
-                upcoming = [first for first in source.batches if first >= seq]
-                end = min(upcoming) if upcoming else last + 1
-                if end > seq:
-                    missing.append(Run(site, seq, end - seq))
-                seq = end
-                while (batch := source.batches.get(seq)) is not None:
-                    seq = batch.last_seq + 1
+            # Behind the contiguous messages; a gap ends where the next of these begins.
+            beyond = sorted(first for first in (*source.batches, *parts) if seq <= first <= last)
+            for first_seq in (*beyond, last + 1):
+                if first_seq > seq and len(missing) < most:
+                    missing.append(Run(site, seq, first_seq - seq))
+                batch = source.batches.get(first_seq)
+                seq = first_seq + 1 if batch is None else batch.last_seq + 1
         return tuple(missing)
 
     # -- garbage collection ----------------------------------------------------------------------
@@ -406,20 +500,22 @@ class OrderingQueue:
                 source.collected = run.last_seq
                 seq = run.first_seq
                 while seq <= run.last_seq:
-                    following = source.batches[seq].last_seq + 1
+                    batch = source.batches[seq]
                     self._forget(source, seq)
-                    seq = following
+                    self.ordered_bytes -= batch.size
+                    seq = batch.last_seq + 1
             del self.blocks[order.ts]
             self.base = order.last_ts
             self.base_time = order.time
             while len(self.views) > 1 and self.views[1][0] <= self.base:
                 self.views.pop(0)
-            self._drop_empty_sources()
+            if len(self.sources) > len(self.views[-1][1].members):
+                self._drop_empty_sources()
 
     def _forget(self, source: Source, seq: int) -> None:
         batch = source.batches.pop(seq)
         source.early.pop(seq, None)
-        self.bytes -= sum(map(len, batch.messages))
+        self.bytes -= batch.size
 
     def _drop_empty_sources(self) -> None:
         members = {member.site for _, view in self.views for member in view.members}

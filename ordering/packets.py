@@ -17,6 +17,8 @@ import msgspec
 from ordering.qos import Level, Qos
 from ordering.views import NO_SITE, LockName, Member, Owner, SiteId, View, ViewId
 
+_set = msgspec.structs.force_setattr
+
 
 class Descent(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Where a chain comes from: the chain that was born, and how often it forked since (R9)."""
@@ -74,7 +76,8 @@ class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Batch(msgspec.Struct, frozen=True, array_like=True):
     """Messages that travel together: RMP's data packet body, many messages to the packet.
 
-    ``calls`` is empty, or has the request that each message is.
+    ``calls`` is empty, or has the request that each message is. ``last_seq`` and ``size``, the bytes of all
+    messages, do not travel: they follow from the rest, once for a packet instead of at every use.
     """
 
     source: SiteId
@@ -83,14 +86,44 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     qos: Qos
     messages: tuple[bytes, ...]
     calls: tuple[Call, ...] = ()
+    last_seq: int = -1
+    size: int = -1
 
-    @property
-    def last_seq(self) -> int:
-        return self.first_seq + len(self.messages) - 1
+    def __post_init__(self) -> None:
+        messages = self.messages
+        if self.size < 0:
+            _set(self, "size", len(messages[0]) if len(messages) == 1 else len(b"".join(messages)))
+        _set(self, "last_seq", self.first_seq + len(messages) - 1)
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """Bytes ``offset`` … of message ``seq``, which has ``total``: what does not fit a packet is cut."""
+
+    source: SiteId
+    boot: int
+    seq: int
+    qos: Qos
+    offset: int
+    total: int
+    data: bytes
+    calls: tuple[Call, ...] = ()  # the request that the message is, if it is one
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Bytes ``first`` … ``end`` (without it) of a message that is partly here."""
+
+    source: SiteId
+    seq: int
+    ordered: bool  # which lane's sequence number it is
+    first: int
+    end: int
 
 
 class Order(msgspec.Struct, frozen=True, array_like=True):
-    """One block of the total order: slots ``ts`` … ``last_ts``; the token goes to ``next_site``."""
+    """One block of the total order: slots ``ts`` … ``last_ts``; the token goes to ``next_site``.
+
+    ``last_ts`` does not travel; it follows from the runs.
+    """
 
     epoch: int
     ts: int
@@ -102,10 +135,13 @@ class Order(msgspec.Struct, frozen=True, array_like=True):
     vector: tuple[tuple[SiteId, int], ...] = ()
     time: int = 0  # slot time (R14): nanoseconds since the Unix epoch, as far as clocks go
     tick: bool = False  # nothing but the time, for applications that asked for it
+    last_ts: int = -1
 
-    @property
-    def last_ts(self) -> int:
-        return self.ts + sum(run.count for run in self.runs)
+    def __post_init__(self) -> None:
+        last_ts = self.ts
+        for run in self.runs:
+            last_ts += run.count
+        _set(self, "last_ts", last_ts)
 
     @property
     def is_null(self) -> bool:
@@ -185,8 +221,9 @@ class Confirm(msgspec.Struct, frozen=True, tag=3, array_like=True):
 class Nack(msgspec.Struct, frozen=True, tag=4, array_like=True):
     """Asks ``named`` (NO_SITE: any holder) for blocks and data.
 
-    ``first_ts … last_ts`` are the missing slots, ``data`` the missing messages, and
-    ``after_epoch`` is set when the sender knows of a later epoch and needs the install after it.
+    ``first_ts … last_ts`` are the missing slots, ``data`` the missing messages, ``spans`` what is missing
+    of messages that are partly here, and ``after_epoch`` is set when the sender knows of a later epoch and
+    needs the install after it.
     """
 
     head: Head
@@ -195,6 +232,7 @@ class Nack(msgspec.Struct, frozen=True, tag=4, array_like=True):
     last_ts: int
     data: tuple[Run, ...]
     after_epoch: int | None
+    spans: tuple[Span, ...] = ()
 
 
 class NewList(msgspec.Struct, frozen=True, tag=5, array_like=True):
@@ -481,6 +519,23 @@ class NonMemberRefusal(msgspec.Struct, frozen=True, tag=25, array_like=True):
     retry_ms: int
 
 
+class Piece(msgspec.Struct, frozen=True, tag=26, array_like=True):
+    """A part of a message above one packet. The site it ``asks`` confirms it to the source."""
+
+    head: Head
+    part: Part
+    asks: SiteId
+
+
+class PieceConfirm(msgspec.Struct, frozen=True, tag=28, array_like=True):
+    """Answer to a Piece that asked: it has come. ``end`` is where that piece ended."""
+
+    head: Head
+    ordered: bool
+    seq: int
+    end: int
+
+
 Packet: TypeAlias = (
     Data
     | Ack
@@ -508,4 +563,6 @@ Packet: TypeAlias = (
     | NonMemberAck
     | NonMemberReply
     | NonMemberRefusal
+    | Piece
+    | PieceConfirm
 )

@@ -286,6 +286,9 @@ class Recovery:
             return order
         view = best.view
         willing = [s for s in self._votes if s in view.electorate or self._votes[s].frontier == best.frontier]
+        able = [s for s in willing if not self._is_slow(s)]
+        if view.is_quorum(able, joint=best.joint):
+            willing = able
         ring = tuple(s for s in view.ring if s in willing)
         ring += tuple(m.site for m in view.members if m.site in willing and m.site not in ring)
         if self.site.me in ring:
@@ -305,6 +308,10 @@ class Recovery:
         if vote is None or vote.head.boot == member.boot:
             return member
         return Member(member.site, vote.head.boot, member.address, member.replaces)
+
+    def _is_slow(self, site: SiteId) -> bool:
+        """R16: who holds up the ring for lack of buffers goes on without the token, as an external voter."""
+        return site in self.detection.overdue or (site == self.site.me and self.site.is_short_of_buffers())
 
     def on_ack_new_list(self, ack: RecoveryAckNewList) -> None:
         if self.initiating and ack.ballot == self.ballot and self.proposal is not None:

@@ -9,9 +9,13 @@ Answers go to everybody while the block is not stable, since others may miss it 
 the asker once the ring is known to have it. A packet is not sent twice within half a round trip.
 """
 
+from collections.abc import Callable
+
 from ordering.config import MS
-from ordering.packets import Ack, Data, Nack, NewList, Order, Packet
+from ordering.packets import Ack, Batch, Data, Nack, NewList, Order, Packet, Piece, Run, Span
+from ordering.pieces import cut, is_cut
 from ordering.rtt import RoundTrip
+from ordering.sending import Flight, Sending
 from ordering.site import Site, Timer
 from ordering.throttle import Throttle
 from ordering.transfer import Transfer
@@ -19,21 +23,32 @@ from ordering.views import NO_SITE, SiteId
 
 ANYONE_AFTER = 2
 RUNS_MAX = 32
+SPANS_MAX = 32
 HELPED_MAX = 64
 
 
 class Retransmission:
     """One site's NACKs and its answers to those of others."""
 
-    def __init__(self, site: Site, rtt: RoundTrip, transfer: Transfer) -> None:
+    def __init__(
+        self,
+        site: Site,
+        rtt: RoundTrip,
+        transfer: Transfer,
+        sending: Sending,
+        own_flight: Callable[[Span], Flight | None],
+    ) -> None:
         self.site = site
         self.rtt = rtt
         self.transfer = transfer
+        self.sending = sending
+        self.own_flight = own_flight  # what we have under way of a message of ours
         self.tries = 0
         self.behind_epoch = 0  # highest epoch heard of above our own
         self._asked: tuple[int, int] = (0, 0)  # (frontier, epoch) of the last NACK
         self._sent = Throttle(4 * site.config.retransmit_burst)  # what was retransmitted lately
         self._helped = Throttle(HELPED_MAX)
+        self._filled = 0
 
     # -- asking ----------------------------------------------------------------------------------
 
@@ -49,16 +64,20 @@ class Retransmission:
             self._asked = progress
             self.tries = 0
             site.disarm(Timer.NACK)
+        elif self._filled != site.assemblies.filled:
+            self.tries = 0  # somebody answers, piece by piece: no need to be more patient
+        self._filled = site.assemblies.filled
         delay = site.config.nack_delay_ms
         site.arm_if_idle(Timer.NACK, delay * MS + site.jitter(delay))
 
     def _has_gap(self) -> bool:
         queue = self.site.queue
-        return (
-            self._needs_install()
-            or queue.known_end > queue.frontier
-            or any(source.contiguous < source.highest for source in queue.sources.values())
-        )
+        if queue.known_end > queue.frontier or self._needs_install():
+            return True
+        assemblies = self.site.assemblies
+        if assemblies.lanes and assemblies.has_gap():
+            return True
+        return any(source.contiguous < source.highest for source in queue.sources.values())
 
     def _needs_install(self) -> bool:
         return self.behind_epoch > self.site.epoch and not self.site.decided
@@ -67,13 +86,21 @@ class Retransmission:
         """Ask, naming a site that should know; the answer, or the timer, brings us back."""
         site = self.site
         slots = site.queue.missing_slots()
-        data = site.queue.missing_data(RUNS_MAX)
+        due = site.queue.due_data()
+        assemblies = site.assemblies
+        data = tuple(
+            run
+            for run in site.queue.missing_data(RUNS_MAX, assemblies)
+            if assemblies.can_take(run.source, site.queue.sources[run.source].boot, run.first_seq)
+        )
+        assemblies.give_up()
+        spans = tuple(assemblies.gaps(due, SPANS_MAX))
         after_epoch = site.epoch if self._needs_install() else None
         first, last = slots if slots is not None else (0, 0)
-        if slots is None and not data and after_epoch is None:
+        if slots is None and not data and not spans and after_epoch is None:
             return
         site.count("nacks sent")
-        nack = Nack(site.head(), self._responder(), first, last, data, after_epoch)
+        nack = Nack(site.head(), self._responder(), first, last, data, after_epoch, spans)
         site.multicast(nack)
         self.tries += 1
         backoff = self.rtt.rto << min(self.tries - 1, 6)
@@ -106,10 +133,12 @@ class Retransmission:
     def answer(self, nack: Nack) -> None:
         """Retransmit what we hold of what is asked; also while fenced (R4)."""
         site = self.site
+        asker = nack.head.sender
+        self._note_losses(nack)
         if nack.named not in (NO_SITE, site.me):
+            self._answer_own(nack)
             self.overhear(nack)
             return
-        asker = nack.head.sender
         budget = site.config.retransmit_burst
         if nack.after_epoch is not None and nack.after_epoch < site.epoch:
             self.send_install(asker, nack.after_epoch)
@@ -126,17 +155,79 @@ class Retransmission:
                     break
                 self.send_block(asker, order)
                 budget -= 1
-        if any(site.queue.has_collected(run) for run in nack.data):
+        ordered = [Run(span.source, span.seq, 1) for span in nack.spans if span.ordered]
+        if any(site.queue.has_collected(run) for run in (*nack.data, *ordered)):
             self.transfer.refuse(asker)
             return
-        for run in nack.data:
-            for batch in site.queue.data_between(run, budget):
-                if self._fresh(batch.source, batch.first_seq):
-                    stable = batch.last_seq <= site.queue.sources[batch.source].ordered
-                    self._send(asker, Data(site.head(), batch), alone=stable and asker in site.view.external)
-                budget -= 1
+        for span in nack.spans:  # what is begun is finished first
+            budget -= self._send_span(asker, span, budget)
             if budget <= 0:
                 return
+        for run in nack.data:
+            for batch in site.queue.data_between(run, budget):
+                budget -= self._send_batch(asker, batch, 0, batch.size, budget)
+                if budget <= 0:
+                    return
+
+    def _note_losses(self, nack: Nack) -> None:
+        """RMP §4.6: who asks for what we sent was overrun, or the network was. Not so who comes from
+        outside the ring, or from another epoch: it was away, and catches up."""
+        site = self.site
+        me = site.me
+        if nack.head.epoch != site.epoch or nack.head.sender not in site.view.ring:
+            return
+        for run in nack.data:
+            if run.source == me:
+                self.sending.asked_again(run.first_seq)
+        for span in nack.spans:
+            if span.source == me:
+                self.sending.asked_again(span.seq)
+
+    def _answer_own(self, nack: Nack) -> None:
+        """Another is named; but what is not all out yet, or has no slot at all, only its source has."""
+        site = self.site
+        if nack.head.epoch > site.epoch:
+            return
+        budget = site.config.retransmit_burst
+        for span in nack.spans:
+            if span.source == site.me and budget > 0:
+                own = self.own_flight(span)
+                if own is not None and (not span.ordered or own.sent < own.size):
+                    budget -= self._send_span(nack.head.sender, span, budget)
+
+    def _send_span(self, asker: SiteId, span: Span, budget: int) -> int:
+        """Answer for a part of a message, from what we hold or have begun to send."""
+        site = self.site
+        batch: Batch | None = None
+        end = span.end
+        if span.source == site.me and (flight := self.own_flight(span)) is not None:
+            batch = flight.batch
+            end = min(end, flight.sent) if flight.large else end
+        elif span.ordered and (source := site.queue.sources.get(span.source)) is not None:
+            batch = source.batches.get(span.seq)
+        if batch is None or len(batch.messages) > 1:
+            return 0
+        return self._send_batch(asker, batch, span.first, end, budget)
+
+    def _send_batch(self, asker: SiteId, batch: Batch, first: int, end: int, budget: int) -> int:
+        """Retransmit a batch, or bytes of a large message; returns for how many packets it counts."""
+        site = self.site
+        source = site.queue.sources.get(batch.source)
+        stable = source is not None and batch.last_seq <= source.ordered
+        alone = stable and asker in site.view.external
+        packet_bytes = site.config.packet_bytes
+        if not is_cut(batch, packet_bytes):
+            if self._fresh(batch.source, batch.first_seq):
+                self._send(asker, Data(site.head(), batch), alone=alone)
+            return 1
+        count = 0
+        for part in cut(batch, first, end, packet_bytes):
+            if count >= budget:
+                break
+            count += 1
+            if self._fresh(batch.source, batch.first_seq, part.offset + 1):
+                self._send(asker, Piece(site.head(), part, NO_SITE), alone=alone)
+        return count
 
     def send_block(self, asker: SiteId, order: Order) -> None:
         if self._fresh(0, order.ts):
@@ -159,9 +250,9 @@ class Retransmission:
         if self._helped.allows(asker, site.now, self.rtt.rto):
             self.send_install(asker, epoch)
 
-    def _fresh(self, source: int, number: int) -> bool:
+    def _fresh(self, source: int, number: int, piece: int = 0) -> bool:
         """Rate limit: not again what was just retransmitted."""
-        return self._sent.allows((source, number), self.site.now, self.rtt.srtt // 2)
+        return self._sent.allows((source, number, piece), self.site.now, self.rtt.srtt // 2)
 
     def _send(self, asker: SiteId, packet: Packet, *, alone: bool) -> None:
         self.site.count("retransmissions")

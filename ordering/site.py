@@ -12,6 +12,7 @@ from ordering.effects import Effect, Multicast, Unicast
 from ordering.naming import group_id
 from ordering.ordering_queue import OrderingQueue
 from ordering.packets import Confirm, Descent, Head, Packet
+from ordering.pieces import Assemblies
 from ordering.records import Parent
 from ordering.slot_time import SlotClock
 from ordering.stability import Stability
@@ -19,6 +20,7 @@ from ordering.state import State
 from ordering.views import Member, SiteId, View
 
 ADDRESSES_MAX = 64
+_OUTSIDE = (State.IDLE, State.FOUNDING, State.JOINING, State.GONE)
 
 
 class Timer(IntEnum):
@@ -64,6 +66,8 @@ class Site:
         self.decided = False  # the install that ends this epoch is known, its slots not all here
         self.queue = OrderingQueue()
         self.clock = SlotClock()
+        self.assemblies = Assemblies(config.assembly_bytes_max)
+        self.backlog = 0  # bytes the application has not taken
         self.stability = Stability()
         self.addresses: dict[SiteId, str] = {}  # of members, and of some who no longer are
         self.deadlines: dict[Timer, int] = {}
@@ -91,7 +95,7 @@ class Site:
     @property
     def outside(self) -> bool:
         """No chain yet, or no longer."""
-        return self.state in (State.IDLE, State.FOUNDING, State.JOINING, State.GONE)
+        return self.state in _OUTSIDE
 
     @property
     def in_ring(self) -> bool:
@@ -121,6 +125,18 @@ class Site:
             and self.in_ring
             and not self.unnamed
         )
+
+    def is_short_of_buffers(self) -> bool:
+        """R16: more with a slot than we can keep; ordering more would only make it worse."""
+        return self.queue.ordered_bytes + self.backlog > self.config.buffer_bytes_max
+
+    def forget_strangers(self) -> None:
+        """R15: the unfinished messages of who is no longer a member, and what came by other means."""
+        assemblies = self.assemblies
+        if assemblies.lanes:
+            assemblies.keep(self.view)
+            for site, source in self.queue.sources.items():
+                assemblies.passed(site, source.boot, source.contiguous)
 
     def note_addresses(self) -> None:
         """Remember where members are, also after they have gone: they may need a last answer."""

@@ -19,6 +19,7 @@ class Stability:
         self.majority = 0
         self.stable = 0
         self.everyone = 0
+        self._concluded: tuple[View, int] | None = None  # what ``update`` last saw; None: hear again
 
     def forget(self, frontier: int) -> None:
         """Statements made in another chain do not count in this one (R9), and what its majority held
@@ -27,6 +28,7 @@ class Stability:
         self.held.clear()
         self.majority = min(self.majority, frontier)
         self.stable = min(self.stable, frontier)
+        self._concluded = None
 
     def enter_epoch(self, install_ts: int) -> None:
         """The install was accepted by quorums that hold everything before it: it is majority-held."""
@@ -35,6 +37,7 @@ class Stability:
         self.majority = max(self.majority, install_ts)
         # What was stable above the sync point is erased, and its slots will be given anew.
         self.stable = min(self.stable, install_ts - 1)
+        self._concluded = None
 
     def leap(self, ts: int, *, new_epoch: bool) -> None:
         """Everything up to ``ts`` was delivered at MAJORITY."""
@@ -43,23 +46,37 @@ class Stability:
             self.held.clear()
             self.stable = min(self.stable, ts)
         self.majority = max(self.majority, ts)
+        self._concluded = None
 
     def note(self, head: Head) -> None:
         """Learn from a head of this epoch."""
         site = head.sender
         if head.held > self.held.get(site, 0):
             self.held[site] = head.held
+            self._concluded = None
         if head.received > self.received.get(site, 0):
             self.received[site] = head.received
-        self.majority = max(self.majority, head.majority)
+        if head.majority > self.majority:
+            self.majority = head.majority
+            self._concluded = None
         self.stable = max(self.stable, head.stable)
+
+    def note_own(self, me: SiteId, received: int, held: int) -> None:
+        """What this site has itself; in durable mode it holds what is synced (R8)."""
+        self.received[me] = received
+        if self.held.get(me) != held:
+            self.held[me] = held
+            self._concluded = None
 
     def update(self, view: View, frontier: int) -> None:
         """Draw the conclusions: what a majority, the ring, and all members are known to hold.
 
         Only up to our own frontier: beyond it a NewList we have not seen may have changed whose
-        statements count.
+        statements count. Where nothing new was heard there is nothing to conclude.
         """
+        if self._concluded is not None and self._concluded[0] is view and self._concluded[1] == frontier:
+            return
+        self._concluded = (view, frontier)
         self.majority = max(self.majority, min(self._majority(view), frontier))
         held = self.held
         if view.ring:

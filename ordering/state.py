@@ -65,7 +65,8 @@ _OUTSIDE_LEGAL: Final[Mapping[State, tuple[type, ...]]] = {
 _RING_LEGAL: Final = (
     p.Data, p.Ack, p.Confirm, p.Nack, p.NewList, p.ListChangeRequest, p.Probe, p.Collected,
     p.NotMember, p.Hello, p.Poll, p.PollReply, p.RecoveryStart, p.RecoveryNewList, p.DataConfirm,
-    p.Orphan, p.ChainAlive, p.LockRequest, p.Forgotten, p.NonMemberData, p.NonMemberReply,
+    p.Orphan, p.ChainAlive, p.LockRequest, p.Forgotten, p.NonMemberData, p.NonMemberReply, p.Piece,
+    p.PieceConfirm,
 )  # fmt: skip
 
 # Votes, acceptances and refusals are answers to an initiator; elsewhere they are left over from an
@@ -73,7 +74,8 @@ _RING_LEGAL: Final = (
 _FENCED_LEGAL: Final = (
     p.Data, p.Ack, p.Confirm, p.Nack, p.NewList, p.ListChangeRequest, p.Probe, p.Collected,
     p.NotMember, p.Hello, p.Poll, p.RecoveryStart, p.RecoveryNewList, p.DataConfirm,
-    p.Orphan, p.ChainAlive, p.LockRequest, p.Forgotten, p.NonMemberData, p.NonMemberReply,
+    p.Orphan, p.ChainAlive, p.LockRequest, p.Forgotten, p.NonMemberData, p.NonMemberReply, p.Piece,
+    p.PieceConfirm,
 )  # fmt: skip
 
 # What members send to callers, who have no state of this table (``ordering.caller``).

@@ -161,9 +161,10 @@ def group_stats(engine: Engine, tally: Tally, waiting: int) -> GroupStats:
     site = engine.site
     config = site.config
     head = site.head()
+    messages, size = engine.submission.occupied()
     window = WindowStats(
-        engine.submission.pending_messages + engine.lanes.pending_messages,
-        engine.submission.pending_bytes + engine.lanes.pending_bytes,
+        messages,
+        size,
         config.window_messages,
         config.window_bytes,
         waiting,

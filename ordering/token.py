@@ -100,7 +100,7 @@ class Token:
     def on_probe(self, probe: Probe) -> None:
         """The resting token site asks: answer to all, so that everyone hears everyone."""
         if self.site.me not in probe.owing:
-            self.detection.progress()
+            self.detection.probed_by(probe.head.sender)
         if not self.site.fenced:
             self.site.confirm()
 

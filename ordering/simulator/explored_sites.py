@@ -338,8 +338,17 @@ REDUCED: Final[dict[tuple[str, str], Callable[[Any], Any]]] = {
     ("Retransmission", "_sent"): _nothing,
     ("Retransmission", "_helped"): _nothing,
     ("Transfer", "_refused"): lambda refused: refused[0],
-    ("Submission", "_sent_at"): _nothing,
+    ("Detection", "_waiting_since"): _whether,
+    ("Flight", "sent_at"): _nothing,
+    ("Flight", "asked_at"): _nothing,
+    ("SlidingWindow", "window"): _nothing,
+    ("SlidingWindow", "threshold"): _nothing,
+    ("SlidingWindow", "_cut_at"): _nothing,
+    ("SlidingWindow", "_nacked"): _nothing,
+    ("Sending", "_asks"): _nothing,
+    ("Stability", "_concluded"): _nothing,
     ("Submission", "_tries"): _nothing,
+    ("Submission", "_lane_first"): _nothing,
     ("Lanes", "_tries"): _nothing,
     ("Membership", "_falls"): _nothing,
     ("Membership", "_return_at"): _whether,
@@ -561,7 +570,7 @@ def _rests(engines: list[Engine]) -> bool:
     """All follow, nothing is unordered or unheld, and someone has the token."""
     return all(
         engine.state in RING
-        and not engine.submission.pending
+        and not engine.submission.outbox
         and engine.delivery.cursor == engine.site.queue.frontier == engines[0].site.queue.frontier
         for engine in engines
     ) and any(engine.site.holds_token() for engine in engines)
@@ -586,7 +595,7 @@ def finish(live: list[Facts]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(table.problems))
     places = ", ".join(
         f"site {e.site.me} is {e.state.value} in epoch {e.site.epoch} at slot {e.site.queue.frontier}"
-        f" with {len(e.submission.pending)} pending"
+        f" with {e.submission.outbox.messages} pending"
         for e in engines
     )
     return (f"no rest is found: {places}",)

@@ -12,7 +12,7 @@ from random import Random
 from ordering.config import MS
 from ordering.effects import Ending
 from ordering.errors import MembershipError
-from ordering.events import ChangeRequested
+from ordering.events import BacklogReported, ChangeRequested
 from ordering.packets import ChangeKind
 from ordering.simulator.checkers.base import Checker
 from ordering.simulator.cluster import SYNC_US, Cluster
@@ -69,6 +69,8 @@ class Injector(Checker):
             FaultKind.SYNC_FAILED: self._fail_sync,
             FaultKind.DISK_LOST: self._lose_disk,
             FaultKind.ROLLED_BACK: self._roll_back,
+            FaultKind.OVERRUN: self._overrun,
+            FaultKind.SLOW_APPLICATION: self._slow_application,
         }
 
     def start(self) -> None:
@@ -130,6 +132,27 @@ class Injector(Checker):
 
     def _delay(self) -> bool:
         return self._set_weather(latency_us=self.rng.choice((1_000, 5_000, 20_000)), spread_us=2_000)
+
+    def _overrun(self) -> bool:
+        """Links that carry little, and drop what does not fit in front of them."""
+        packet = self.cluster.config.packet_bytes
+        return self._set_weather(
+            bytes_per_ms=self.rng.choice((200, 1_000)), queue_bytes=packet * self.rng.choice((4, 16))
+        )
+
+    def _slow_application(self) -> bool:
+        """An application that takes nothing for a while: its site is short of buffers."""
+        live = [p for p in self.cluster.live() if p.is_member() and not p.paused]
+        if not live:
+            return False
+        process = self.rng.choice(live)
+        self.cluster.handle(process, BacklogReported(2 * self.cluster.config.buffer_bytes_max))
+        self._later(100, 4000, lambda: self._take_all(process))
+        return True
+
+    def _take_all(self, process: Process) -> None:
+        if process.alive:
+            self.cluster.handle(process, BacklogReported(0))
 
     def _pair(self) -> tuple[str, str] | None:
         addresses = list(self.cluster.processes)
@@ -499,6 +522,7 @@ class Injector(Checker):
         for address, process in list(cluster.processes.items()):
             if process.paused:
                 cluster.resume(address)
+            self._take_all(process)
         for address, process in list(cluster.processes.items()):
             if not process.alive or (process.ended is not None and process.ended.ending is not Ending.LEFT):
                 cluster.restart(address)

@@ -136,7 +136,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "9: messages queued across a view change lost (R15)",
         "ordering.engine:Engine._install",
         "self.submission.reclaim()",
-        "self.submission.pending.clear()",
+        "self.submission.outbox.clear()",
     ),
     Mutant(
         "erased slots keep their data ordered",
@@ -188,6 +188,34 @@ MUTANTS: tuple[Mutant, ...] = (
         "min(self._majority(view), frontier)",
         "self._majority(view)",
         discipline="sequencer",
+    ),
+    Mutant(
+        "the window is ignored",
+        "16: a sender overruns the network and its receivers (RMP §4.6)",
+        "ordering.sending:Sending.room",
+        "return self.flow.next_packet(self.in_transit, offered)",
+        "return self.flow.next_packet(0, offered)",
+    ),
+    Mutant(
+        "fragments are mixed across boots",
+        "9: a message is put together from parts of two incarnations (R15)",
+        "ordering.pieces:Assemblies.add",
+        "lane = (part.source, part.boot, ordered)",
+        "lane = (part.source, 0, ordered)",
+    ),
+    Mutant(
+        "fragments outlive their source",
+        "9: fragments are kept across the view that removes their boot (R15)",
+        "ordering.pieces:_is_member",
+        "return member is not None and member.boot == lane[1]",
+        "return True",
+    ),
+    Mutant(
+        "a whole message is asked for again",
+        "13: one lost piece costs a whole message (R16)",
+        "ordering.pieces:Assemblies.gaps",
+        "spans.append(Span(source, seq, ordered, first, end))",
+        "spans.append(Span(source, seq, ordered, 0, assembly.total))",
     ),
     Mutant(
         "a removed site serves on",

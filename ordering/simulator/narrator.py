@@ -331,10 +331,19 @@ class Narrator(Checker):
                 return (
                     f"holds {head.held}, majority {head.majority}, stable {head.stable}, epoch {head.epoch}"
                 )
-            case p.Nack(_, named, first_ts, last_ts, data, after_epoch):
+            case p.Piece(_, part, _):
+                end = part.offset + len(part.data)
+                return f"{self._site(part.source)}:{part.seq} bytes {part.offset}..{end} of {part.total}"
+            case p.PieceConfirm(_, _, seq, end):
+                return f"has message {seq} up to byte {end}"
+            case p.Nack(_, named, first_ts, last_ts, data, after_epoch, spans):
                 whom = self._site(named) if named != NO_SITE else "any holder"
                 wants = [f"slots {first_ts}..{last_ts}"] if last_ts else []
                 wants += [f"data {self._runs(data)}"] if data else []
+                wants += [
+                    f"bytes {span.first}..{span.end} of {self._site(span.source)}:{span.seq}"
+                    for span in spans
+                ]
                 wants += [f"the install after epoch {after_epoch}"] if after_epoch is not None else []
                 return f"asks {whom} for {' and '.join(wants)}"
             case p.ListChangeRequest(_, change, forwarded):

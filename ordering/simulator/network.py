@@ -5,12 +5,25 @@ from random import Random
 
 import msgspec
 
-from ordering.packets import Packet
+from ordering.packets import Data, Packet, Piece
 from ordering.simulator.clock import Clock
 
 US = 1_000
+MS = 1_000_000
+HEADER = 200  # of a packet, about
 
 Sink = Callable[[str, Packet], None]
+
+
+def wire_size(packet: Packet) -> int:
+    """About as many bytes as the packet has on the wire."""
+    match packet:
+        case Data(_, batch):
+            return HEADER + batch.size
+        case Piece(_, part, _):
+            return HEADER + len(part.data)
+        case _:
+            return HEADER
 
 
 class Weather(msgspec.Struct):
@@ -22,6 +35,9 @@ class Weather(msgspec.Struct):
     duplicates: float = 0.0
     reordering: float = 0.0
     reorder_us: int = 5_000
+    # What a link carries in a millisecond, and what waits in front of it; 0: any amount.
+    bytes_per_ms: int = 0
+    queue_bytes: int = 0
 
 
 class Network:
@@ -40,6 +56,8 @@ class Network:
         self.lost = 0
         self.duplicated = 0
         self.reordered = 0
+        self.overrun = 0
+        self._busy_until: dict[tuple[str, str], int] = {}
 
     def send(self, source: str, to: str, packet: Packet) -> None:
         self.sent += 1
@@ -63,8 +81,26 @@ class Network:
         if weather.reordering and rng.random() < weather.reordering:
             self.reordered += 1
             delay += rng.randrange(weather.reorder_us) * US
+        if weather.bytes_per_ms:
+            queued = self._queue(source, to, packet)
+            if queued is None:
+                self.overrun += 1
+                self.lost += 1
+                return
+            delay += queued
         when = max(self.clock.now + delay, self._clogs.get((source, to), 0))
         self.clock.at(when, lambda: self._arrive(source, to, packet))
+
+    def _queue(self, source: str, to: str, packet: Packet) -> int | None:
+        """How long a packet waits for the link; None if there is no room to wait."""
+        weather = self.weather
+        now = self.clock.now
+        busy_until = max(self._busy_until.get((source, to), 0), now)
+        if (busy_until - now) * weather.bytes_per_ms // MS > weather.queue_bytes:
+            return None
+        busy_until += wire_size(packet) * MS // weather.bytes_per_ms
+        self._busy_until[source, to] = busy_until
+        return busy_until - now
 
     def _arrive(self, source: str, to: str, packet: Packet) -> None:
         if (source, to) not in self._cuts:

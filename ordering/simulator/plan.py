@@ -46,6 +46,8 @@ class FaultKind(StrEnum):
     DISK_LOST = "disk lost"
     ROLLED_BACK = "disk rolled back"
     CLOCK_SET = "wall clock set wrong"
+    OVERRUN = "overrun links"
+    SLOW_APPLICATION = "slow application"
 
 
 LIGHT_KINDS = (FaultKind.LOSS, FaultKind.DUPLICATION, FaultKind.REORDERING, FaultKind.DELAY)
@@ -59,7 +61,9 @@ DISK_KINDS = (
     FaultKind.DISK_LOST,
     FaultKind.ROLLED_BACK,
 )
-MEMORY_KINDS = tuple(kind for kind in FaultKind if kind not in (*UNDRAWN_KINDS, *DISK_KINDS))
+# Drawn only where there is much to send.
+FLOW_KINDS = (FaultKind.OVERRUN, FaultKind.SLOW_APPLICATION)
+MEMORY_KINDS = tuple(kind for kind in FaultKind if kind not in (*UNDRAWN_KINDS, *DISK_KINDS, *FLOW_KINDS))
 
 
 def _option(name: str, value: object) -> str:
@@ -70,6 +74,26 @@ def _option(name: str, value: object) -> str:
 
 DRAWN = -1
 CALLERS_MAX = 16
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """Large messages in small packets: what is cut, how often, and how little room there is."""
+
+    packet_bytes: int
+    message_bytes_max: int
+    share: float  # of messages that are large
+    tight: bool
+    kinds: tuple[FaultKind, ...]
+
+    def settings(self) -> dict[str, int]:
+        settings = {"packet_bytes": self.packet_bytes, "message_bytes_max": self.message_bytes_max}
+        if self.tight:
+            settings["window_bytes"] = 3 * self.message_bytes_max
+            settings["assembly_bytes_max"] = 2 * self.message_bytes_max
+            settings["buffer_bytes_max"] = 10 * self.message_bytes_max
+        # A burst is counted in packets, and here they carry little.
+        settings["retransmit_burst"] = 64
+        return settings
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,13 +134,28 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             return self.durable
         return self.faults is FaultMix.SWARM and Random(self.seed ^ 0xD0BAB1E).random() < 0.4
 
+    def draw_load(self) -> Load | None:
+        """Some runs have messages above a packet all the time, and little room for them. Drawn from a
+        source of its own, so that the rest of a run does not depend on it."""
+        rng = Random(f"load {self.seed}")
+        if self.faults is not FaultMix.SWARM or rng.random() >= 0.4:
+            return None
+        return Load(
+            packet_bytes=rng.choice((400, 700, 1_400)),
+            message_bytes_max=rng.choice((3_000, 8_000)),
+            share=rng.choice((0.05, 0.2)),
+            tight=rng.random() < 0.5,
+            kinds=tuple(kind for kind in FLOW_KINDS if rng.random() < 0.6),
+        )
+
     def draw_config(self, rng: Random) -> Config:
         """The group's settings: mostly the defaults, sometimes tight bounds that make limits bite."""
         addresses = tuple(f"s{number}" for number in range(1, self.sites + 1))
         swarm = self.faults is FaultMix.SWARM
         tight = swarm and rng.random() < 0.3
+        load = self.draw_load()
         forks = swarm and self.sites > 2 and rng.random() < 0.15
-        return Config(
+        config = Config(
             durable=self.is_durable and not forks,
             group="simulated",
             founders=addresses,
@@ -133,6 +172,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             minority_ms=600 if forks else 1500,
             orphan_ms=1000 if forks else 10_000,
         )
+        return config if load is None else msgspec.structs.replace(config, **load.settings())
 
     def draw_callers(self) -> tuple[int, Random]:
         """How many processes call from outside, and their chance: of its own, so that a run without callers
@@ -150,7 +190,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 return LIGHT_KINDS
             case FaultMix.SWARM:
                 drawn = tuple(kind for kind in MEMORY_KINDS if rng.random() < 0.5)
-                if not self.is_durable:
-                    return drawn
-                aside = Random(self.seed ^ 0xFA117)
-                return drawn + tuple(kind for kind in DISK_KINDS if aside.random() < 0.6)
+                load = self.draw_load()
+                if load is not None:
+                    drawn += load.kinds
+                if self.is_durable:
+                    aside = Random(self.seed ^ 0xFA117)
+                    drawn += tuple(kind for kind in DISK_KINDS if aside.random() < 0.6)
+                return drawn

@@ -73,7 +73,9 @@ def simulate(plan: Plan, extra: tuple[Checker, ...] = (), *, stop_broken: bool =
     cluster = Cluster(config, rng.getrandbits(64), checkers)
     if plan.faults is FaultMix.SWARM:
         cluster.transfer_ms = (0, 0, 20, 200, 800)
-    workload = Workload(cluster, Random(rng.getrandbits(64)), plan.rate)
+    load = plan.draw_load()
+    large = 0.0 if load is None else load.share
+    workload = Workload(cluster, Random(rng.getrandbits(64)), plan.rate, large)
     kinds = plan.draw_kinds(rng)
     count, callers_rng = plan.draw_callers()
     callers = Callers(cluster, callers_rng, count)

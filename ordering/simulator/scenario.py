@@ -23,7 +23,8 @@ with ``#``, on what it protects. A section is one or more commands, a line ``---
 ==========================================  ================================================================
 cluster sites=3 [born=no] [setting=value]   founders s1 … sN and their birth; time 0 is when they rest
 cluster … clocks=yes                        they also have wall clocks, which are right
-submit s1 hello [more …] [qos=total]        one submission; a refusal is part of the trace
+submit s1 hello [more …] [qos=total]        one submission; a refusal is part of the trace; ``x*5000`` repeats
+backlog s1 5000                             its application has not taken so many bytes
 caller c1 [at=s2] [setting=value]           a process outside the group; it asks s2 first (else s1), or anyone
 call c1 hello [more …] [handler=1]          requests; also qos=, implicit=yes, acknowledged=no, view=1.0
 request s1 hello [handler=1] [group=yes]    a member's request
@@ -62,7 +63,13 @@ from ordering.caller import CallRequested
 from ordering.config import MS, Config
 from ordering.effects import Deliver, Effect, EndMembership, InstallView, Retract
 from ordering.errors import OrderingError, SubmitError
-from ordering.events import ChangeRequested, ForkRequested, LockReleased, LockRequested
+from ordering.events import (
+    BacklogReported,
+    ChangeRequested,
+    ForkRequested,
+    LockReleased,
+    LockRequested,
+)
 from ordering.packets import ChangeKind, Packet
 from ordering.qos import MAJORITY, Qos, parse_qos
 from ordering.simulator.callers import FIRST_SITE, CallerProcess
@@ -483,6 +490,7 @@ class Script:
             "call": self._call,
             "request": self._request,
             "hang": lambda words, _: self._each(words[1:], lambda a: self.stage.cluster.callers[a].crash()),
+            "backlog": self._backlog,
             "run": self._run,
             "until": self._until,
             "start": lambda words, _: self._each(words, lambda a: self.stage.cluster.start(a, founder=True)),
@@ -554,7 +562,8 @@ class Script:
             self._show(["views"], {})
 
     def _submit(self, words: list[str], options: dict[str, str]) -> None:
-        address, *messages = words
+        address, *texts = words
+        messages = [text * int(count or 1) for text, _, count in (word.partition("*") for word in texts)]
         self.stage.submit(address, *messages, qos=parse_qos(options.get("qos", "majority")))
 
     def _caller(self, words: list[str], options: dict[str, str]) -> None:
@@ -586,6 +595,10 @@ class Script:
             handler=int(options.get("handler", "1")),
             to_group=options.get("group") == "yes",
         )
+
+    def _backlog(self, words: list[str], options: dict[str, str]) -> None:
+        address, size = _exactly(2, words)
+        self.stage.cluster.handle(self.stage.process(address), BacklogReported(int(size)))
 
     def _run(self, words: list[str], options: dict[str, str]) -> None:
         (text,) = _exactly(1, words)

@@ -197,7 +197,7 @@ class Story:
     def _is_level(self) -> bool:
         sites = [process.engine.site for process in self._live()]
         ends = {(process.replica.ts, process.replica.digest) for process in self._live()}
-        waiting = any(process.engine.submission.pending for process in self._live())
+        waiting = any(process.engine.submission.outbox for process in self._live())
         return (
             len(ends) == 1
             and not waiting

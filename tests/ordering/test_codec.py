@@ -138,6 +138,21 @@ def non_member_data(draw: st.DrawFn) -> p.NonMemberData:
     )
 
 
+@st.composite
+def parts(draw: st.DrawFn) -> p.Part:
+    data = draw(st.binary(min_size=1, max_size=40))
+    total = draw(st.integers(len(data), codec.MESSAGE_MAX))
+    offset = draw(st.integers(0, total - len(data)))
+    quality = draw(qualities.filter(lambda qos: qos.level is not Level.UNRELIABLE))
+    return p.Part(draw(any_site), draw(boots), draw(small), quality, offset, total, data)
+
+
+@st.composite
+def spans(draw: st.DrawFn) -> p.Span:
+    end = draw(st.integers(1, codec.MESSAGE_MAX))
+    return p.Span(draw(any_site), draw(small), draw(st.booleans()), draw(st.integers(0, end - 1)), end)
+
+
 acks = st.builds(
     p.Order, counts, small, any_site, any_site, st.lists(runs, max_size=6).map(tuple), time=times
 ) | st.builds(p.Order, counts, small, any_site, any_site, time=times, tick=st.booleans())
@@ -151,7 +166,16 @@ PACKETS: dict[type, st.SearchStrategy[Any]] = {
     p.Data: st.builds(p.Data, heads, batches),
     p.Ack: st.builds(p.Ack, heads, acks),
     p.Confirm: st.builds(p.Confirm, heads),
-    p.Nack: st.builds(p.Nack, heads, any_site, counts, counts, st.lists(runs).map(tuple), st.none() | counts),
+    p.Nack: st.builds(
+        p.Nack,
+        heads,
+        any_site,
+        counts,
+        counts,
+        st.lists(runs).map(tuple),
+        st.none() | counts,
+        st.lists(spans(), max_size=8).map(tuple),
+    ),
     p.NewList: st.builds(p.NewList, heads, view_orders(), descents, vectors),
     p.ListChangeRequest: st.builds(p.ListChangeRequest, heads, changes, st.booleans()),
     p.Probe: st.builds(p.Probe, heads, site_tuples),
@@ -191,6 +215,8 @@ PACKETS: dict[type, st.SearchStrategy[Any]] = {
     p.NonMemberRefusal: st.builds(
         p.NonMemberRefusal, heads, boots, directories, st.sampled_from(p.Refusal), small, small, counts
     ),
+    p.Piece: st.builds(p.Piece, heads, parts(), any_site),
+    p.PieceConfirm: st.builds(p.PieceConfirm, heads, st.booleans(), small, st.integers(1, codec.MESSAGE_MAX)),
 }
 packets: st.SearchStrategy[p.Packet] = st.one_of(*PACKETS.values())
 
@@ -346,7 +372,16 @@ BODY_TABLE = [
     ("slots overflow", p.Ack,
      raw(p.Ack, (1, COUNT_MAX - 1, 1, 1, ((1, 1, 1), (2, 1, 1)), None, (), 0, False))),
     ("an ACK with a view", p.Ack, raw(p.Ack, (1, 1, 1, 1, (), VIEW, (), 0, False))),
-    ("a run to ask for overflows", p.Nack, raw(p.Nack, 0, 1, 1, ((1, COUNT_MAX, 2),), None)),
+    ("a run to ask for overflows", p.Nack, raw(p.Nack, 0, 1, 1, ((1, COUNT_MAX, 2),), None, ())),
+    ("an empty span", p.Nack, raw(p.Nack, 0, 1, 1, (), None, ((1, 1, True, 5, 5),))),
+    ("a span beyond any message", p.Nack, raw(p.Nack, 0, 1, 1, (), None, ((1, 1, True, 5, (1 << 30) + 1),))),
+    ("too many spans", p.Nack, raw(p.Nack, 0, 1, 1, (), None, ((1, 1, True, 5, 6),) * 65)),
+    ("an empty piece", p.Piece, raw(p.Piece, (1, B16, 1, (5, 0), 0, 9, b""), 0)),
+    ("a piece beyond its message", p.Piece, raw(p.Piece, (1, B16, 1, (5, 0), 8, 9, b"xx"), 0)),
+    ("a piece of too large a message", p.Piece, raw(p.Piece, (1, B16, 1, (5, 0), 0, (1 << 30) + 1, b"x"), 0)),
+    ("an unreliable piece", p.Piece, raw(p.Piece, (1, B16, 1, (0, 0), 0, 9, b"x"), 0)),
+    ("an unnumbered piece", p.Piece, raw(p.Piece, (1, B16, 0, (5, 0), 0, 9, b"x"), 0)),
+    ("a confirmation of nothing", p.PieceConfirm, raw(p.PieceConfirm, True, 1, 0)),
     ("a NewList without a view", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), None, (), 0, False), (7, 1), ())),
     ("a vector of strangers", p.NewList,
      raw(p.NewList, (1, 1, 1, 1, (), VIEW, ((2, 0),), 0, False), (7, 1), ())),
@@ -437,6 +472,9 @@ def test_when_a_table_entry_is_mended_then_it_is_accepted() -> None:
     assert decode(raw(p.NotMember, 1, (*VIEW[:-1], ((LOCK, (6, FREE, 0, 0, (FREE,) * WAITERS_MAX)), ()))))
     assert decode(raw(p.NotMember, 1, (*VIEW[:-1], ((("ä" * 127, *LOCK[1:]),), ()))))
     assert decode(raw(p.LockRequest, (OWNER, 1, (("a", 1, LEASE_MS_MAX, 1),)), False))
+    assert decode(raw(p.Nack, 0, 1, 1, (), None, ((1, 1, True, 5, 6),) * 64))
+    assert decode(raw(p.Piece, (1, B16, 1, (5, 0), 7, 9, b"xx"), 0))
+    assert decode(raw(p.PieceConfirm, True, 1, 1))
 
 
 def test_when_an_unreliable_message_has_no_number_then_it_is_accepted() -> None:

@@ -358,7 +358,7 @@ def test_when_a_request_cannot_be_made_then_nothing_is_sent(
     engine = stage.process("s1").engine
     with pytest.raises(error):
         engine.handle(request_, stage.cluster.clock.now)
-    assert not engine.submission.pending
+    assert not engine.submission.outbox
     assert not engine.submission.requests.waiting
 
 

@@ -24,7 +24,8 @@ def submit(stage: Stage, address: str, *messages: bytes, qos: Qos = MAJORITY) ->
 
 
 def batches(stage: Stage, address: str) -> list[tuple[bytes, ...]]:
-    return [batch.messages for batch in stage.process(address).engine.submission.pending.values()]
+    pending = stage.process(address).engine.submission.outbox.pending
+    return [flight.batch.messages for flight in pending.values()]
 
 
 # -- refusals ----------------------------------------------------------------------------------------
@@ -123,7 +124,11 @@ def test_when_the_window_is_full_then_it_is_refused_until_messages_are_ordered(
     assert submit(stage, source, b"1", b"2", b"3") is None
     refusal = submit(stage, source, b"4")
     assert isinstance(refusal, Overloaded)
-    for words in ("3 messages (3 bytes)", "retry after the next delivery", "window_messages / window_bytes"):
+    for words in (
+        "3 messages (3 bytes)",
+        "the next WindowOpened",
+        "window_messages / window_bytes",
+    ):
         assert words in str(refusal)
     stage.run(50 * MS)
     assert submit(stage, source, b"4") is None
@@ -135,7 +140,7 @@ def test_when_unordered_messages_wait_for_confirmation_then_their_buffer_is_boun
     stage.cut("s1", "*")
     refusals = [submit(stage, "s1", b"x", qos=UNORDERED) for _ in range(20)]
     assert any(isinstance(refusal, Overloaded) for refusal in refusals)
-    assert len(stage.process("s1").engine.lanes.pending) <= 5
+    assert len(stage.process("s1").engine.lanes.outbox.pending) <= 5
 
 
 # -- acceptance --------------------------------------------------------------------------------------
@@ -174,7 +179,7 @@ def test_when_messages_fill_a_packet_then_the_next_one_is_begun() -> None:
 def test_when_a_message_exceeds_a_packet_then_it_travels_alone() -> None:
     stage = Stage.born(3, packet_bytes=1256)
     source = next(a for a in stage.addresses if a != stage.token_site().address)
-    submit(stage, source, b"small", b"x" * 5000, b"small")
+    submit(stage, source, b"small", b"x" * 3000, b"small")
     assert [len(messages) for messages in batches(stage, source)] == [1, 1, 1]
     stage.run(50 * MS)
     stage.finish()

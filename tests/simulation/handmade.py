@@ -70,11 +70,13 @@ def order(ts: int, *, epoch: int = 1, orderer: int = 1, runs: tuple[Run, ...] = 
 def stub(number: int) -> Any:
     """A process with as much of an engine as checkers look at."""
     queue = SimpleNamespace(
-        frontier=0, base=0, started_at=0, blocks={}, tail=None, views=[(1, view())], sources={}
-    )
+        frontier=0, base=0, started_at=0, blocks={}, tail=None, views=[(1, view())], sources={},
+        ordered_bytes=0,
+    )  # fmt: skip
     site = SimpleNamespace(
         me=SiteId(number), chain=CHAIN, descent=Descent(CHAIN, 0), epoch=1, fenced=False, outside=False,
-        config=CONFIG, view=view(), queue=queue, holds_token=lambda: False,
+        config=CONFIG, view=view(), queue=queue, holds_token=lambda: False, counters={},
+        assemblies=SimpleNamespace(bytes=0, lanes={}),
     )  # fmt: skip
     engine = SimpleNamespace(
         site=site,
@@ -83,11 +85,13 @@ def stub(number: int) -> Any:
         retransmission=SimpleNamespace(_sent={}),
         membership=SimpleNamespace(requests={}),
         submission=SimpleNamespace(
-            pending={}, pending_calls=0, requests=SimpleNamespace(waiting={}, next_number=1)
+            outbox=SimpleNamespace(messages=0, pending={}, calls=0),
+            requests=SimpleNamespace(waiting={}, next_number=1),
         ),
         rpc=SimpleNamespace(table=CallTable(CONFIG)),
+        sending=SimpleNamespace(in_transit=0, flow=SimpleNamespace(window=1_000)),
         transfer=SimpleNamespace(wanted=None),
-        lanes=SimpleNamespace(pending={}),
+        lanes=SimpleNamespace(outbox=SimpleNamespace(messages=0, pending={})),
     )
     process = SimpleNamespace(
         member=member(number), address=f"s{number}", engine=engine, alive=True, paused=False, ended=None,

@@ -46,11 +46,7 @@ from tests.simulation.handmade import (
 
 
 def test_every_checker_has_its_own_name_and_states_its_claim() -> None:
-<<<<<<< HEAD
-    assert len({checker.name for checker in ALL_CHECKERS}) == len(ALL_CHECKERS) == 20
-=======
-    assert len({checker.name for checker in ALL_CHECKERS}) == len(ALL_CHECKERS) == 19
->>>>>>> locks
+    assert len({checker.name for checker in ALL_CHECKERS}) == len(ALL_CHECKERS) == 27
     for checker in ALL_CHECKERS:
         assert (checker.__doc__ or "") != (Checker.__doc__ or ""), checker.name
 

@@ -12,7 +12,7 @@ from ordering.effects import (
     Multicast,
     Unicast,
 )
-from ordering.packets import Ack, Batch, Confirm, Descent, NewList, Order, Run
+from ordering.packets import Ack, Confirm, Descent, NewList, Order, Run
 from ordering.qos import (
     MAJORITY,
     SOURCE_ORDERED,
@@ -276,23 +276,29 @@ def test_bounds_accepts_small_buffers() -> None:
     [
         ("retransmission", "_sent", "retransmissions remembered"),
         ("membership", "requests", "membership requests"),
-        ("submission", "pending", "own messages waiting for a slot"),
-        ("lanes", "pending", "own unordered messages"),
+        ("submission.outbox", "messages", "own messages waiting for a slot"),
+        ("lanes.outbox", "messages", "own unordered messages"),
         ("site.queue", "blocks", "blocks"),
+        ("site.queue", "ordered_bytes", "bytes with a slot"),
+        ("site.assemblies", "bytes", "bytes of unfinished messages"),
+        ("site.assemblies", "lanes", "unfinished messages of strangers"),
+        ("sending", "in_transit", "bytes in transit that nobody has sent"),
     ],
 )
 def test_bounds_finds_a_buffer_that_grows(part: str, attribute: str, words: str) -> None:
     checker = Bounds()
     (one,) = stubs(1)
     tight = Config(
-        group="g", founders=("s1",), window_messages=5, retain_slots=5, horizon=5, retransmit_burst=5
-    )
+        group="g", founders=("s1",), window_messages=5, retain_slots=5, horizon=5, retransmit_burst=5,
+        window_bytes=5, buffer_bytes_max=5, message_bytes_max=5, assembly_bytes_max=5,
+    )  # fmt: skip
     one.engine.site.config = tight
     owner = one.engine
     for name in part.split("."):
         owner = getattr(owner, name)
-    batch = Batch(SiteId(1), 1, 1, MAJORITY, (b"m",))
-    setattr(owner, attribute, {number: batch for number in range(100)})
+    is_number = isinstance(getattr(owner, attribute), int)
+    lanes: dict[object, object] = {(SiteId(number), number, True): {} for number in range(1_000, 1_100)}
+    setattr(owner, attribute, 1_000 if is_number else lanes)
     for _ in range(SAMPLE):
         checker.on_settled(one, 0)
     assert_finds(checker, words)
@@ -303,7 +309,8 @@ def test_bounds_finds_slots_and_data_that_are_never_collected() -> None:
     (one,) = stubs(1)
     one.engine.site.config = Config(group="g", founders=("s1",), retain_slots=5, horizon=5, block_messages=5)
     one.engine.site.queue.frontier = 16
-    one.engine.site.queue.sources = {SiteId(2): SimpleNamespace(batches=dict.fromkeys(range(11)))}
+    source = SimpleNamespace(batches=dict.fromkeys(range(11)), unordered_bytes=0)
+    one.engine.site.queue.sources = {SiteId(2): source}
     for _ in range(SAMPLE):
         checker.on_settled(one, 0)
     assert_finds(checker, "slots from base to frontier 16, at most 15")

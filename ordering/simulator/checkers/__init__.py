@@ -10,7 +10,7 @@ order               total_order, causal_order, source_order, integrity, single_t
 membership          virtual_synchrony, view_agreement, hold_statements, voters_have_state
 nothing is lost     resilience, agreement, digest, promises
 locks and time      lock_exclusion, handler_locks, slot_time
-work gets done      liveness, lock_liveness, bounds, nack_rate
+work gets done      liveness, lock_liveness, bounds, nack_rate, exact_nacks, send_window
 calls               call_integrity, caller_order, call_resilience, one_reply, call_liveness
 ==================  ===============================================================================
 """
@@ -24,6 +24,7 @@ from ordering.simulator.checkers.call_resilience import CallResilience
 from ordering.simulator.checkers.caller_order import CallerOrder
 from ordering.simulator.checkers.causal_order import CausalOrder
 from ordering.simulator.checkers.digest import Digest
+from ordering.simulator.checkers.exact_nacks import ExactNacks
 from ordering.simulator.checkers.handler_locks import HandlerLocks
 from ordering.simulator.checkers.history import History, OrderChecker
 from ordering.simulator.checkers.hold_statements import HoldStatements
@@ -35,6 +36,7 @@ from ordering.simulator.checkers.nack_rate import NackRate
 from ordering.simulator.checkers.one_reply import OneReply
 from ordering.simulator.checkers.promises import Promises
 from ordering.simulator.checkers.resilience import Resilience
+from ordering.simulator.checkers.send_window import SendWindow
 from ordering.simulator.checkers.single_token import SingleToken
 from ordering.simulator.checkers.slot_time import SlotTime
 from ordering.simulator.checkers.source_order import SourceOrder
@@ -69,6 +71,8 @@ ALL_CHECKERS: tuple[type[Checker], ...] = (
     CallerOrder,
     OneReply,
     CallLiveness,
+    ExactNacks,
+    SendWindow,
 )
 
 

@@ -20,7 +20,9 @@ class Bounds(Checker):
     """Every buffer stays within its configured limit (R16), and garbage is collected.
 
     1. At any time: the order within what is retained and the horizon, own unordered messages within
-       the window (twice that when a view change has given slots back), the rest within its constant.
+       the window (twice that when a view change has given slots back), unfinished messages within
+       theirs and of members only, the rest within its constant; and the sender's count of what is
+       under way is right.
     2. At the end of a run that healed and went quiet, if all members live and have everything, they
        keep no more than a few blocks.
     """
@@ -71,8 +73,10 @@ def sizes(process: "Process") -> list[tuple[str, int, int]]:
     config = engine.site.config
     queue = engine.site.queue
     kept = config.retain_slots + config.horizon
-    pending = sum(len(batch.messages) for batch in engine.submission.pending.values())
-    unordered = sum(len(batch.messages) for batch in engine.lanes.pending.values())
+    members = max(len(engine.site.view.members), 1) if not engine.site.outside else 1
+    offered = 2 * config.window_bytes + config.message_bytes_max
+    pending = engine.submission.outbox.messages
+    unordered = engine.lanes.outbox.messages
     found = [
         ("blocks", len(queue.blocks), kept),
         ("slots from base to frontier", queue.frontier - queue.base, kept + config.block_messages),
@@ -80,6 +84,19 @@ def sizes(process: "Process") -> list[tuple[str, int, int]]:
         ("own unordered messages not confirmed", unordered, config.window_messages),
         ("retransmissions remembered", len(engine.retransmission._sent), 4 * config.retransmit_burst + 1),
         ("membership requests", len(engine.membership.requests), REQUESTS_MAX),
+        (
+            "bytes of unfinished messages",
+            engine.site.assemblies.bytes,
+            config.assembly_bytes_max + 2 * members * config.message_bytes_max,
+        ),
+        ("unfinished messages of strangers", _strangers(process), 0),
+        (
+            "bytes with a slot",
+            queue.ordered_bytes,
+            config.buffer_bytes_max + 2 * members * (config.window_bytes + config.message_bytes_max),
+        ),
+        ("bytes in transit", engine.sending.in_transit, 2 * config.window_bytes + config.packet_bytes),
+        ("bytes in transit that nobody has sent", _lost_track(process), 0),
     ]
     table = engine.rpc.table
     replies = sum(record.reply_bytes for record in table.records.values())
@@ -90,9 +107,28 @@ def sizes(process: "Process") -> list[tuple[str, int, int]]:
         ("bytes of replies", replies, config.reply_bytes),
         ("bytes of replies, as counted", table.reply_bytes, replies),
         ("bytes of calls held back", table.held_back_bytes, config.call_bytes),
-        ("calls waiting for a slot", engine.submission.pending_calls, config.window_messages),
+        ("calls waiting for a slot", engine.submission.outbox.calls, config.window_messages),
         ("requests without a reply", len(engine.submission.requests.waiting), config.call_messages),
     ]
     for source, messages in queue.sources.items():
         found.append((f"batches of source {source}", len(messages.batches), kept))
+        found.append((f"unordered bytes of source {source}", messages.unordered_bytes, 2 * offered))
     return found
+
+
+def _strangers(process: "Process") -> int:
+    """R15: unfinished messages of boots that are not members."""
+    site = process.engine.site
+    if site.outside:
+        return 0
+    # Until a fork is decided it removes nobody (R9).
+    views = (site.view, site.queue.views[-1][1])
+    members = {(member.site, member.boot) for view in views for member in view.members}
+    return sum(1 for source, boot, _ in site.assemblies.lanes if (source, boot) not in members)
+
+
+def _lost_track(process: "Process") -> int:
+    """How far the sender's count is from the sum of its flights."""
+    engine = process.engine
+    flights = [*engine.submission.outbox.pending.values(), *engine.lanes.outbox.pending.values()]
+    return abs(engine.sending.in_transit - sum(flight.in_transit for flight in flights))
