@@ -120,8 +120,7 @@ def sim(
 
       rsm sim --mutants                        test the checkers themselves
     """
-    if discipline is not None and discipline not in DISCIPLINES:
-        _refuse("--discipline", f"{discipline!r} is unknown; use one of {', '.join(DISCIPLINES)}")
+    _check_discipline(discipline)
     if seed is not None and (seeds is not None or coverage or mutants):
         _refuse("--seed", "replays one run; leave it out, or leave out --seeds, --coverage and --mutants")
     if seed is None and verbose:
@@ -166,6 +165,11 @@ def _alternate(number: int) -> str:
 
 def _refuse(option: str, why: str) -> NoReturn:
     raise typer.BadParameter(why, param_hint=option)
+
+
+def _check_discipline(discipline: str | None) -> None:
+    if discipline is not None and discipline not in DISCIPLINES:
+        _refuse("--discipline", f"{discipline!r} is unknown; use one of {', '.join(DISCIPLINES)}")
 
 
 def _check_plan(plan_of: Callable[[int], Plan]) -> None:

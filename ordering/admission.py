@@ -1,4 +1,6 @@
-"""A joiner becomes a learner (RMP §4.3, rule R7): with the NewList that names it, or behind it.
+"""How a site becomes a member: as a joiner, or with the group.
+
+A joiner becomes a learner (RMP §4.3, rule R7), with the NewList that names it, or behind it.
 
 The NewList hands over the vector, a state transfer brings the state. Never as a voter: who votes must not
 claim to hold what it never had.
@@ -10,6 +12,7 @@ from ordering.effects import RequestState
 from ordering.packets import Collected, Descent, Head, NewList
 from ordering.site import Timer
 from ordering.state import State
+from ordering.views import View, ViewId
 
 if TYPE_CHECKING:
     from ordering.engine import Engine
@@ -65,3 +68,33 @@ def _ask_for_state(engine: "Engine", ts: int) -> None:
     engine.fork.start()
     engine.removal.start()
     site.out.append(RequestState(ts, site.chain, site.view.electorate))
+
+
+# -- founders -----------------------------------------------------------------------------------
+
+
+def try_birth(engine: "Engine", view: View | None) -> None:
+    """All founders have said that they were never members: begin."""
+    if view is None or engine.site.state is not State.FOUNDING:
+        return
+    enter_birth(engine, engine.birth.chain_of(view), view)
+    if view.electorate[0] == engine.site.me:
+        engine.recovery.initiate()
+
+
+def enter_birth(engine: "Engine", chain: int, view: View) -> None:
+    """Epoch 0: fenced from the start, nothing ordered, waiting for the decision of instance 0."""
+    site = engine.site
+    engine.founded = True
+    site.chain = chain
+    site.descent = Descent(chain, 0)
+    site.epoch = 0
+    site.state = State.PROMISED
+    site.queue.found(View(ViewId(0, 0), view.members, view.electorate, ()))
+    engine.durability.begin(site.view, 0)
+    site.note_addresses()
+    engine.recovery.enter_epoch()
+    site.fenced = True
+    engine.recovery.wait_for_others()
+    engine.fork.start()
+    engine.removal.start()

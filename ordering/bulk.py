@@ -32,9 +32,9 @@ import msgspec
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from ordering.codec import BOOT_BYTES
 from ordering.errors import BulkCorrupt, BulkMisuse, BulkRefused
 from ordering.sealing import TAG_BYTES, Keyring, nonce
+from ordering.twins import BOOT_BYTES
 
 MAGIC: Final = b"RSMB"
 BULK_VERSION: Final = 1

@@ -20,10 +20,8 @@ In a sealed datagram the body is ciphertext with its tag, and its length counts 
 
 Numbers are big-endian and unsigned. Whatever the header tells about a bad datagram is told before
 its body is looked at; between ``decode_header`` and ``decode_body`` a driver drops what is foreign
-to its group or replayed. What leaves the decoder can be trusted by the engine: the types below
-(``_Run``, ``_Order`` …) are the wire twins of those in ``packets``, with every bound the engine
-relies on. A boot has 128 bits, more than a MessagePack integer, so it travels as 16 bytes; that is
-the other reason for the twins.
+to its group or replayed. What leaves the decoder can be trusted by the engine: bodies are decoded into
+``twins`` of our types, which have every bound the engine relies on.
 
 Identities (group, chain, site) use all 64 bits. Whatever counts (epochs, slots, sequence numbers,
 rounds) stays below 2⁶³, so that adding to a number that came from the network never leaves 64 bits.
@@ -45,65 +43,63 @@ Reasons of a ``DecodeError``:
 """
 
 from struct import Struct as Layout
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
 from ordering import packets as p
 from ordering.errors import DecodeError
-from ordering.locks import LEASE_MS_MAX, NAME_BYTES_MAX, NAMED_MAX, WAITERS_MAX, WISHES_MAX
-from ordering.qos import Level, Qos
-from ordering.slot_time import TIME_MAX
+from ordering.twins import (
+    BOOT_BYTES,
+    COUNT_MAX,
+    MESSAGE_MAX,
+    SPANS_MAX,
+    Twin,
+    WireAddress,
+    WireAnswer,
+    WireBallot,
+    WireBatch,
+    WireBoot,
+    WireChange,
+    WireCount,
+    WireDescent,
+    WireDirectory,
+    WireLockStatement,
+    WireMember,
+    WireOrder,
+    WireParcel,
+    WirePart,
+    WirePosition,
+    WirePositive,
+    WireReceipt,
+    WireRun,
+    WireSite,
+    WireSites,
+    WireSpan,
+    WireTime,
+    WireVector,
+    WireView,
+    WireViewOrder,
+)
 from ordering.views import (
-    HANDLERS,
     NO_SITE,
     Claim,
-    Lock,
-    LockName,
     LockTable,
     Member,
     Owner,
-    SiteId,
     View,
-    ViewId,
 )
 
 MAGIC: Final = b"RSM\0"
 WIRE_VERSION: Final = 1
 # The payload limit of UDP over IPv4.
 DATAGRAM_MAX: Final = 65_507
-COUNT_MAX: Final = (1 << 63) - 1
-# Views are compared member by member; this keeps that cheap whatever a datagram claims.
-MEMBERS_MAX: Final = 1024
-ADDRESS_MAX: Final = 255
 SEALED: Final = 1
-# A receiver makes room for a whole message when its first piece comes.
-MESSAGE_MAX: Final = 1 << 30
-SPANS_MAX: Final = 64
 
 _LAYOUT: Final = Layout(">4sBBQQQ16sQBIQQQQQ")
 HEADER_BYTES: Final = _LAYOUT.size
-BOOT_BYTES: Final = 16
 BOOT_AT: Final = 30  # a driver looks here for its own packets
-
-_Site: TypeAlias = Annotated[SiteId, Meta(ge=0)]
-_Count: TypeAlias = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
-_Positive: TypeAlias = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
-_Boot: TypeAlias = Annotated[bytes, Meta(min_length=BOOT_BYTES, max_length=BOOT_BYTES)]
-_Address: TypeAlias = Annotated[str, Meta(max_length=ADDRESS_MAX)]
-_Caller: TypeAlias = Annotated[SiteId, Meta(ge=1)]
-_Handler: TypeAlias = Annotated[int, Meta(ge=0, le=HANDLERS[-1])]
-_Flags: TypeAlias = Annotated[int, Meta(ge=0, le=sum(p.CallFlag))]
-_Messages: TypeAlias = Annotated[tuple[bytes, ...], Meta(min_length=1)]
-_Sites: TypeAlias = Annotated[tuple[_Site, ...], Meta(max_length=MEMBERS_MAX)]
-_Time: TypeAlias = Annotated[int, Meta(ge=0, le=TIME_MAX)]
-_Lease: TypeAlias = Annotated[int, Meta(ge=0, le=LEASE_MS_MAX)]
-_LockName: TypeAlias = (
-    Annotated[int, Meta(ge=HANDLERS[0], le=HANDLERS[-1])]
-    | Annotated[str, Meta(min_length=1, max_length=NAME_BYTES_MAX)]
-)
-_Vector: TypeAlias = Annotated[tuple[tuple[_Site, _Count], ...], Meta(max_length=MEMBERS_MAX)]
 
 
 class Header(msgspec.Struct, frozen=True, gc=False):
@@ -115,408 +111,47 @@ class Header(msgspec.Struct, frozen=True, gc=False):
     sealed: bool
 
 
-# -- wire twins ----------------------------------------------------------------------------------
-
-
-class _Twin(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The wire's form of a type of ours: every field must be there, each within its bounds."""
-
-    def original(self) -> object:
-        """The value itself, after the checks that take more than one field to make."""
-        raise NotImplementedError
-
-
-class _Run(_Twin, frozen=True):
-    source: _Site
-    first_seq: _Positive
-    count: _Positive
-
-    def original(self) -> p.Run:
-        if self.first_seq + self.count > COUNT_MAX:
-            raise DecodeError("body")
-        return p.Run(self.source, self.first_seq, self.count)
-
-
-class _Qos(_Twin, frozen=True):
-    level: Level
-    k: _Count
-
-    def original(self) -> Qos:
-        if self.k and self.level is not Level.K_RESILIENT:
-            raise DecodeError("body")
-        return Qos(self.level, self.k)
-
-
-class _Call(_Twin, frozen=True):
-    caller: _Caller
-    boot: _Boot
-    number: _Positive
-    address: _Address
-    handler: _Handler
-    flags: _Flags
-
-    def original(self) -> p.Call:
-        boot = int.from_bytes(self.boot, "big")
-        return p.Call(self.caller, boot, self.number, self.address, self.handler, self.flags)
-
-
-class _Batch(_Twin, frozen=True):
-    source: _Site
-    boot: _Boot
-    first_seq: _Count
-    qos: _Qos
-    messages: _Messages
-    calls: tuple[_Call, ...]
-
-    def original(self) -> p.Batch:
-        first_seq = self.first_seq
-        qos = self.qos.original()
-        unnumbered = first_seq == 0 and qos.level is not Level.UNRELIABLE
-        calls = tuple([call.original() for call in self.calls]) if self.calls else ()
-        count = len(self.messages)
-        if unnumbered or first_seq + count > COUNT_MAX or len(calls) not in (0, count):
-            raise DecodeError("body")
-        return p.Batch(self.source, int.from_bytes(self.boot, "big"), first_seq, qos, self.messages, calls)
-
-
-class _Part(_Twin, frozen=True):
-    source: _Site
-    boot: _Boot
-    seq: _Positive
-    qos: _Qos
-    offset: _Count
-    total: Annotated[int, Meta(ge=1, le=MESSAGE_MAX)]
-    data: Annotated[bytes, Meta(min_length=1)]
-    calls: Annotated[tuple[_Call, ...], Meta(max_length=1)]
-
-    def original(self) -> p.Part:
-        qos = self.qos.original()
-        if qos.level is Level.UNRELIABLE or self.offset + len(self.data) > self.total:
-            raise DecodeError("body")
-        boot = int.from_bytes(self.boot, "big")
-        calls = tuple([call.original() for call in self.calls])
-        return p.Part(self.source, boot, self.seq, qos, self.offset, self.total, self.data, calls)
-
-
-class _Span(_Twin, frozen=True):
-    source: _Site
-    seq: _Positive
-    ordered: bool
-    first: _Count
-    end: Annotated[int, Meta(ge=1, le=MESSAGE_MAX)]
-
-    def original(self) -> p.Span:
-        if self.first >= self.end:
-            raise DecodeError("body")
-        return p.Span(self.source, self.seq, self.ordered, self.first, self.end)
-
-
-class _ViewId(_Twin, frozen=True):
-    epoch: _Count
-    revision: _Count
-
-    def original(self) -> ViewId:
-        return ViewId(self.epoch, self.revision)
-
-
-class _Member(_Twin, frozen=True):
-    site: _Site
-    boot: _Boot
-    address: _Address
-    replaces: _Site
-
-    def original(self) -> Member:
-        boot = int.from_bytes(self.boot, "big")
-        return Member(self.site, boot, self.address, self.replaces)
-
-
-class _Owner(_Twin, frozen=True):
-    site: _Site
-    boot: _Boot
-    session: _Count
-
-    def original(self) -> Owner:
-        return Owner(self.site, int.from_bytes(self.boot, "big"), self.session)
-
-
-class _Claim(_Twin, frozen=True):
-    owner: _Owner
-    number: _Count
-    lease_ms: _Lease
-
-    def original(self) -> Claim:
-        return Claim(self.owner.original(), self.number, self.lease_ms)
-
-
-class _Lock(_Twin, frozen=True):
-    name: _LockName
-    holder: _Claim
-    fence: _Count
-    expires: _Count
-    queue: Annotated[tuple[_Claim, ...], Meta(max_length=WAITERS_MAX)]
-
-    def original(self) -> Lock:
-        _check_name(self.name)
-        queue = tuple([claim.original() for claim in self.queue])
-        return Lock(self.name, self.holder.original(), self.fence, self.expires, queue)
-
-
-def _check_name(name: LockName) -> None:
-    """The bound is in bytes; the decoder of strings counts characters."""
-    if isinstance(name, str) and len(name.encode()) > NAME_BYTES_MAX:
-        raise DecodeError("body")
-
-
-class _LockTable(_Twin, frozen=True):
-    locks: Annotated[tuple[_Lock, ...], Meta(max_length=NAMED_MAX + len(HANDLERS))]
-    versions: Annotated[tuple[tuple[_Owner, _Count], ...], Meta(max_length=MEMBERS_MAX)]
-
-    def original(self) -> LockTable:
-        if len({lock.name for lock in self.locks}) != len(self.locks):
-            raise DecodeError("body")
-        locks = tuple([lock.original() for lock in self.locks])
-        return LockTable(locks, tuple([(owner.original(), version) for owner, version in self.versions]))
-
-
-class _Wish(_Twin, frozen=True):
-    name: _LockName
-    number: _Positive
-    lease_ms: _Lease
-    renewed: _Positive
-
-    def original(self) -> p.Wish:
-        _check_name(self.name)
-        return p.Wish(self.name, self.number, self.lease_ms, self.renewed)
-
-
-class _LockStatement(_Twin, frozen=True):
-    owner: _Owner
-    version: _Positive
-    wishes: Annotated[tuple[_Wish, ...], Meta(max_length=WISHES_MAX)]
-
-    def original(self) -> p.LockStatement:
-        names = {wish.name for wish in self.wishes}
-        if len(names) != len(self.wishes) or any(wish.number > self.version for wish in self.wishes):
-            raise DecodeError("body")
-        wishes = tuple([wish.original() for wish in self.wishes])
-        return p.LockStatement(self.owner.original(), self.version, wishes)
-
-
-class _View(_Twin, frozen=True):
-    id: _ViewId
-    members: Annotated[tuple[_Member, ...], Meta(max_length=MEMBERS_MAX)]
-    electorate: _Sites
-    ring: _Sites
-    joint_ts: _Count
-    joint_electorate: _Sites
-    locks: _LockTable
-
-    def original(self) -> View:
-        sites = {member.site for member in self.members}
-        if (
-            NO_SITE in sites
-            or len(sites) != len(self.members)
-            or not _is_choice(self.electorate, sites)
-            or not _is_choice(self.ring, sites)
-        ):
-            raise DecodeError("body")
-        return View(
-            self.id.original(),
-            tuple([member.original() for member in self.members]),
-            self.electorate,
-            self.ring,
-            self.joint_ts,
-            self.joint_electorate,
-            self.locks.original(),
-        )
-
-
-def _is_choice(chosen: tuple[SiteId, ...], sites: set[SiteId]) -> bool:
-    return sites.issuperset(chosen) and len(set(chosen)) == len(chosen)
-
-
-class _Order(_Twin, frozen=True):
-    """What an Ack carries: runs, no view."""
-
-    epoch: _Count
-    ts: _Positive
-    orderer: _Site
-    next_site: _Site
-    runs: tuple[_Run, ...]
-    view: None
-    vector: tuple[()]
-    time: _Time
-    tick: bool
-
-    def original(self) -> p.Order:
-        runs = tuple([run.original() for run in self.runs])
-        order = p.Order(
-            self.epoch, self.ts, self.orderer, self.next_site, runs, time=self.time, tick=self.tick
-        )
-        if order.last_ts > COUNT_MAX or (self.tick and runs):
-            raise DecodeError("body")
-        return order
-
-
-class _ViewOrder(_Twin, frozen=True):
-    """What a NewList carries: a view that someone can order in, and where its members start."""
-
-    epoch: _Count
-    ts: _Positive
-    orderer: _Site
-    next_site: _Site
-    runs: tuple[()]
-    view: _View
-    vector: _Vector
-    time: _Time
-    tick: bool
-
-    def original(self) -> p.Order:
-        view = self.view.original()
-        sites = {member.site for member in view.members}
-        strangers = any(site not in sites for site, _ in self.vector)
-        if not view.ring or not view.electorate or strangers or self.tick:
-            raise DecodeError("body")
-        return p.Order(
-            self.epoch,
-            self.ts,
-            self.orderer,
-            self.next_site,
-            view=view,
-            vector=self.vector,
-            time=self.time,
-        )
-
-
-class _Ballot(_Twin, frozen=True):
-    round: _Count
-    site: _Site
-
-    def original(self) -> p.Ballot:
-        return p.Ballot(self.round, self.site)
-
-
-class _Position(_Twin, frozen=True):
-    epoch: _Count
-    ts: _Positive
-    view_ts: _Count
-    view: _View
-    vector: _Vector
-    time: _Time
-
-    def original(self) -> p.Position:
-        view = self.view.original()
-        sites = {member.site for member in view.members}
-        if self.view_ts > self.ts or not view.ring or {site for site, _ in self.vector} != sites:
-            raise DecodeError("body")
-        return p.Position(self.epoch, self.ts, self.view_ts, view, self.vector, self.time)
-
-
-class _Descent(_Twin, frozen=True):
-    root: _Site
-    depth: _Count
-
-    def original(self) -> p.Descent:
-        return p.Descent(self.root, self.depth)
-
-
-class _Change(_Twin, frozen=True):
-    kind: p.ChangeKind
-    member: _Member
-
-    def original(self) -> p.Change:
-        return p.Change(self.kind, self.member.original())
-
-
-class _Receipt(_Twin, frozen=True):
-    number: _Positive
-    ts: _Count
-    reached: Level
-
-    def original(self) -> p.Receipt:
-        return p.Receipt(self.number, self.ts, self.reached)
-
-
-class _Answer(_Twin, frozen=True):
-    number: _Positive
-    ts: _Count
-    payload: bytes
-
-    def original(self) -> p.Answer:
-        return p.Answer(self.number, self.ts, self.payload)
-
-
-class _Directory(_Twin, frozen=True):
-    view: _ViewId
-    addresses: Annotated[tuple[_Address, ...], Meta(max_length=MEMBERS_MAX)]
-
-    def original(self) -> p.Directory:
-        return p.Directory(self.view.original(), self.addresses)
-
-
-class _Parcel(_Twin, frozen=True):
-    """What a NonMemberData carries, as one field: its numbers must fit together."""
-
-    address: _Address
-    first: _Positive
-    handler: _Handler
-    flags: Annotated[int, Meta(ge=0, lt=p.CallFlag.IS_REPLY.value)]
-    qos: _Qos
-    messages: _Messages
-    floor: _Count
-    after: _Count
-    view: _ViewId
-    bound: bool
-    turn: _Count | None
-    passed_on: bool
-
-    def fields(self) -> tuple[object, ...]:
-        last = self.first + len(self.messages) - 1
-        if last > COUNT_MAX or self.floor > last or self.after >= self.first:
-            raise DecodeError("body")
-        rest = (self.messages, self.floor, self.after, self.view.original(), self.bound, self.turn)
-        return self.address, self.first, self.handler, self.flags, self.qos.original(), *rest, self.passed_on
-
-
 # -- bodies --------------------------------------------------------------------------------------
 
 # The fields of each packet after its head.
 _BODIES: Final[dict[type[p.Packet], Any]] = {
-    p.Data: tuple[_Batch],
-    p.Ack: tuple[_Order],
+    p.Data: tuple[WireBatch],
+    p.Ack: tuple[WireOrder],
     p.Confirm: tuple[()],
     p.Nack: tuple[
-        _Site,
-        _Count,
-        _Count,
-        tuple[_Run, ...],
-        _Count | None,
-        Annotated[tuple[_Span, ...], Meta(max_length=SPANS_MAX)],
+        WireSite,
+        WireCount,
+        WireCount,
+        tuple[WireRun, ...],
+        WireCount | None,
+        Annotated[tuple[WireSpan, ...], Meta(max_length=SPANS_MAX)],
     ],
-    p.NewList: tuple[_ViewOrder, _Descent, _Vector],
-    p.ListChangeRequest: tuple[_Change, bool],
-    p.Probe: tuple[_Sites],
-    p.Collected: tuple[_Position, _Descent, _Vector],
-    p.NotMember: tuple[_Site, _View],
-    p.Hello: tuple[_Member, p.Standing, _Site, _Boot],
-    p.Poll: tuple[_Count, _Sites],
-    p.PollReply: tuple[_Count, bool],
-    p.RecoveryStart: tuple[_Ballot, _View],
-    p.RecoveryVote: tuple[_Ballot, _Ballot, _ViewOrder | None, _Count, _View, bool, _Vector, _Time],
-    p.RecoveryNewList: tuple[_Ballot, _ViewOrder],
-    p.RecoveryAckNewList: tuple[_Ballot],
-    p.RecoveryAbort: tuple[_Ballot, _Ballot],
-    p.DataConfirm: tuple[_Count],
-    p.Orphan: tuple[_Address, bool, _Count],
-    p.ChainAlive: tuple[_Address, _Descent, _Count, _Count],
-    p.Forgotten: tuple[_Site, _Boot, _Count, _Count],
-    p.LockRequest: tuple[_LockStatement, bool],
-    p.NonMemberData: tuple[_Parcel],
-    p.NonMemberAck: tuple[_Boot, _Directory, Annotated[tuple[_Receipt, ...], Meta(min_length=1)]],
-    p.NonMemberReply: tuple[_Boot, _Directory, Annotated[tuple[_Answer, ...], Meta(min_length=1)]],
-    p.NonMemberRefusal: tuple[_Boot, _Directory, p.Refusal, _Positive, _Positive, _Count],
-    p.Piece: tuple[_Part, _Site],
-    p.PieceConfirm: tuple[bool, _Positive, Annotated[int, Meta(ge=1, le=MESSAGE_MAX)]],
+    p.NewList: tuple[WireViewOrder, WireDescent, WireVector],
+    p.ListChangeRequest: tuple[WireChange, bool],
+    p.Probe: tuple[WireSites],
+    p.Collected: tuple[WirePosition, WireDescent, WireVector],
+    p.NotMember: tuple[WireSite, WireView],
+    p.Hello: tuple[WireMember, p.Standing, WireSite, WireBoot],
+    p.Poll: tuple[WireCount, WireSites],
+    p.PollReply: tuple[WireCount, bool],
+    p.RecoveryStart: tuple[WireBallot, WireView],
+    p.RecoveryVote: tuple[
+        WireBallot, WireBallot, WireViewOrder | None, WireCount, WireView, bool, WireVector, WireTime
+    ],
+    p.RecoveryNewList: tuple[WireBallot, WireViewOrder],
+    p.RecoveryAckNewList: tuple[WireBallot],
+    p.RecoveryAbort: tuple[WireBallot, WireBallot],
+    p.DataConfirm: tuple[WireCount],
+    p.Orphan: tuple[WireAddress, bool, WireCount],
+    p.ChainAlive: tuple[WireAddress, WireDescent, WireCount, WireCount],
+    p.Forgotten: tuple[WireSite, WireBoot, WireCount, WireCount],
+    p.LockRequest: tuple[WireLockStatement, bool],
+    p.NonMemberData: tuple[WireParcel],
+    p.NonMemberAck: tuple[WireBoot, WireDirectory, Annotated[tuple[WireReceipt, ...], Meta(min_length=1)]],
+    p.NonMemberReply: tuple[WireBoot, WireDirectory, Annotated[tuple[WireAnswer, ...], Meta(min_length=1)]],
+    p.NonMemberRefusal: tuple[WireBoot, WireDirectory, p.Refusal, WirePositive, WirePositive, WireCount],
+    p.Piece: tuple[WirePart, WireSite],
+    p.PieceConfirm: tuple[bool, WirePositive, Annotated[int, Meta(ge=1, le=MESSAGE_MAX)]],
 }
 
 
@@ -536,7 +171,7 @@ _EMPTY_BODY: Final = _ENCODER.encode(())
 
 def _original(value: object) -> object:
     """From a field as it travels to the field of the packet. Bytes are always a boot here."""
-    if isinstance(value, _Twin):
+    if isinstance(value, Twin):
         return value.original()
     if isinstance(value, tuple):
         return tuple([_original(item) for item in value])

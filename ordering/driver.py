@@ -31,7 +31,7 @@ from typing import Any, Final, Self, TypeVar
 
 import msgspec
 
-from ordering.codec import BOOT_AT, BOOT_BYTES, DATAGRAM_MAX
+from ordering.codec import BOOT_AT, DATAGRAM_MAX
 from ordering.config import MS, Config
 from ordering.driven_group import Group, Listener, Notice, Stopped
 from ordering.effects import Effect, EndMembership, Multicast, Unicast
@@ -53,6 +53,7 @@ from ordering.transports.multicast import (
 )
 from ordering.transports.routes import Routes
 from ordering.transports.udp import BUFFER_BYTES, UdpSocket, bound_socket
+from ordering.twins import BOOT_BYTES
 from ordering.views import Member, SiteId
 from ordering.wire import Wire
 

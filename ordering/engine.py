@@ -5,7 +5,9 @@ settles: moves the frontier, takes and passes the token, delivers, watches for g
 it wants to be woken.
 """
 
+from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from ordering import admission, restart
 from ordering import packets as p
@@ -57,7 +59,7 @@ from ordering.state import LEGAL_PACKETS, MOVES, RING, State
 from ordering.submission import Submission
 from ordering.token import Token
 from ordering.transfer import Transfer
-from ordering.views import Member, View, ViewId
+from ordering.views import Member, View
 
 # Who is in no chain can call, ask to be let in, or ask whether there is a group at all; nothing else.
 _FROM_OUTSIDE = (p.Hello, p.ListChangeRequest, p.NonMemberData)
@@ -109,7 +111,11 @@ class Engine:
         self.token = Token(site, self.detection, self.rtt, self._check_suspects)
         self._wake_at = 0
         self.founded = False  # here since the first slot, so no state transfer was ever needed
-        self._handlers = {
+        self._handlers = self._make_handlers()
+        self._timers = self._make_timers()
+
+    def _make_handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {
             p.Data: self.reception.on_data,
             p.Ack: self._on_ack,
             p.Confirm: self.token.on_confirm,
@@ -137,7 +143,9 @@ class Engine:
             p.Piece: self.reception.on_piece,
             p.PieceConfirm: self.reception.on_piece_confirm,
         }
-        self._timers = {
+
+    def _make_timers(self) -> dict[Timer, Callable[[], None]]:
+        return {
             Timer.DATA: self.submission.fire,
             Timer.PASS: self.token.fire_pass,
             Timer.NACK: self.retransmission.fire,
@@ -263,7 +271,7 @@ class Engine:
         if founder:
             site.state = State.FOUNDING
             self.birth.fire()
-            self._try_birth(self.birth.complete())
+            admission.try_birth(self, self.birth.complete())
         else:
             self._join()
 
@@ -299,35 +307,8 @@ class Engine:
             )
         position = self.transfer.take(ts)
         if position is not None:
-            self._leap(position)
+            restart.leap(self, position)
         self.durability.transferred(ts, self.membership.may_promote)
-
-    def _leap(self, position: p.Position) -> None:
-        """Go on from where the others' logs begin; the application has the state of what was before."""
-        site = self.site
-        site.count("leaps")
-        self.delivery.leap(position)
-        site.queue.leap(position)
-        site.clock.placed_at = site.now
-        new_epoch = position.epoch > site.epoch
-        if new_epoch:
-            site.epoch = position.epoch
-            site.begin_chain(position.ts)
-            site.disarm(Timer.HELLO)
-            self.fork.installed()
-            self.recovery.enter_epoch()
-            self._leave_epoch()
-            self.detection.enter_epoch()
-            self.doubt.enter_epoch()
-        self.durability.leapt(position, new_epoch=new_epoch)
-        site.stability.leap(position.ts, new_epoch=new_epoch)
-        site.note_addresses()
-        site.forget_strangers()
-        self.lanes.enter_view()
-        self.submission.reclaim()
-        self.recovery.caught_up()
-        if not site.view.has(site.me):
-            self._end(self.membership.ending())
 
     def _end(self, ending: Ending) -> None:
         """R17: stop serving at once."""
@@ -350,27 +331,27 @@ class Engine:
         elif kind not in LEGAL_PACKETS[site.state]:
             site.count(f"dropped: {kind.__name__} while {site.state.value}")
         elif site.outside or (head.chain == 0 and kind in _FROM_OUTSIDE):
-            self._handlers[kind](packet)  # type: ignore[operator]
+            self._handlers[kind](packet)
         elif head.chain != site.chain:
             self._on_foreign(packet)
         elif self._learn(packet):
-            self._handlers[kind](packet)  # type: ignore[operator]
+            self._handlers[kind](packet)
 
     def _on_foreign(self, packet: Packet) -> None:
         """A packet of another chain: a fork that invites us, kin that lives, or nothing to us (R9)."""
         if isinstance(packet, p.RecoveryStart) and self.fork.invites(packet):
-            self._leave_epoch()
+            self.leave_epoch()
             self.recovery.on_start(packet)
         elif isinstance(packet, p.ChainAlive):
             if self.fork.yields_to(packet):
                 self._end(Ending.SUPERSEDED)
         elif self.fork.is_undone_by(packet.head):
-            self._leave_epoch()
+            self.leave_epoch()
         else:
             self.site.count("dropped: foreign chain")
             self.fork.kin.on_foreign(packet)
 
-    def _leave_epoch(self) -> None:
+    def leave_epoch(self) -> None:
         self.token.forget()
         self.transfer.forget()
         self.retransmission.behind_epoch = 0
@@ -479,31 +460,7 @@ class Engine:
         elif site.epoch == 0:
             view = self.birth.on_hello(packet)
             if founding:
-                self._try_birth(view)
-
-    def _try_birth(self, view: View | None) -> None:
-        if view is None or self.site.state is not State.FOUNDING:
-            return
-        self._enter_chain(self.birth.chain_of(view), view)
-        if view.electorate[0] == self.site.me:
-            self.recovery.initiate()
-
-    def _enter_chain(self, chain: int, view: View) -> None:
-        """Epoch 0: fenced from the start, nothing ordered, waiting for the decision of instance 0."""
-        site = self.site
-        self.founded = True
-        site.chain = chain
-        site.descent = p.Descent(chain, 0)
-        site.epoch = 0
-        site.state = State.PROMISED
-        site.queue.found(View(ViewId(0, 0), view.members, view.electorate, ()))
-        self.durability.begin(site.view, 0)
-        site.note_addresses()
-        self.recovery.enter_epoch()
-        site.fenced = True
-        self.recovery.wait_for_others()
-        self.fork.start()
-        self.removal.start()
+                admission.try_birth(self, view)
 
     def _on_poll_reply(self, packet: p.PollReply) -> None:
         if packet.round > WAKING:
@@ -518,7 +475,7 @@ class Engine:
         if site.state is State.FOUNDING:
             if packet.head.epoch or not self._names_me(packet.view):
                 return
-            self._enter_chain(packet.head.chain, packet.view)
+            admission.enter_birth(self, packet.head.chain, packet.view)
         self.recovery.on_start(packet)
 
     def _install(self, order: Order) -> None:
@@ -698,7 +655,7 @@ class Engine:
         chain = self.site.chain
         self.fork.fire()
         if self.site.chain != chain:
-            self._leave_epoch()
+            self.leave_epoch()
 
     def _fire_request(self) -> None:
         """Membership wishes; a site whose removal is on its way keeps stating what it holds."""

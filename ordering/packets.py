@@ -404,7 +404,7 @@ class ChainAlive(msgspec.Struct, frozen=True, tag=20, array_like=True):
     answers: int
 
 
-class Forgotten(msgspec.Struct, frozen=True, tag=27, array_like=True):
+class Forgotten(msgspec.Struct, frozen=True, tag=21, array_like=True):
     """Tells a boot of ``subject`` that an earlier one has claimed to hold more than its disk shows (R8)."""
 
     head: Head
@@ -414,7 +414,7 @@ class Forgotten(msgspec.Struct, frozen=True, tag=27, array_like=True):
     held: int
 
 
-class LockRequest(msgspec.Struct, frozen=True, tag=21, array_like=True):
+class LockRequest(msgspec.Struct, frozen=True, tag=22, array_like=True):
     """What an owner wants locked; members pass it on to the token site once."""
 
     head: Head
@@ -422,7 +422,7 @@ class LockRequest(msgspec.Struct, frozen=True, tag=21, array_like=True):
     forwarded: bool
 
 
-class NonMemberData(msgspec.Struct, frozen=True, tag=22, array_like=True):
+class NonMemberData(msgspec.Struct, frozen=True, tag=23, array_like=True):
     """Requests to the group, numbered from ``first``, by a process that is not in it (RMP §4.5).
 
     ``floor`` is the caller's lowest number without an answer, ``after`` its highest ordered one without an
@@ -474,7 +474,7 @@ class Directory(msgspec.Struct, frozen=True, array_like=True):
     addresses: tuple[str, ...]
 
 
-class NonMemberAck(msgspec.Struct, frozen=True, tag=23, array_like=True):
+class NonMemberAck(msgspec.Struct, frozen=True, tag=24, array_like=True):
     """Calls of the process ``boot`` were delivered on the level they asked for."""
 
     head: Head
@@ -483,7 +483,7 @@ class NonMemberAck(msgspec.Struct, frozen=True, tag=23, array_like=True):
     receipts: tuple[Receipt, ...]
 
 
-class NonMemberReply(msgspec.Struct, frozen=True, tag=24, array_like=True):
+class NonMemberReply(msgspec.Struct, frozen=True, tag=25, array_like=True):
     """Replies to requests of the process ``boot``, by the holder of the handler lock."""
 
     head: Head
@@ -507,7 +507,7 @@ class Refusal(IntEnum):
     BAD_QOS = 5
 
 
-class NonMemberRefusal(msgspec.Struct, frozen=True, tag=25, array_like=True):
+class NonMemberRefusal(msgspec.Struct, frozen=True, tag=26, array_like=True):
     """``count`` calls from ``first`` on were not taken."""
 
     head: Head
@@ -519,7 +519,7 @@ class NonMemberRefusal(msgspec.Struct, frozen=True, tag=25, array_like=True):
     retry_ms: int
 
 
-class Piece(msgspec.Struct, frozen=True, tag=26, array_like=True):
+class Piece(msgspec.Struct, frozen=True, tag=27, array_like=True):
     """A part of a message above one packet. The site it ``asks`` confirms it to the source."""
 
     head: Head

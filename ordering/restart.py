@@ -1,4 +1,6 @@
-"""Back from the disk (R6, ``docs/durability.md``): the site is what its log says, and unnamed.
+"""Going on from somewhere else: from the disk, or behind a gap that a state has filled.
+
+Back from the disk (R6, ``docs/durability.md``) the site is what its log says, and unnamed.
 
 Everything the log has is placed again as it was placed when it came. What a majority holds is not in the
 log: only that every install, and the position where the log begins, is. The rest is learnt from the
@@ -10,8 +12,9 @@ from typing import TYPE_CHECKING
 from ordering.effects import RequestState
 from ordering.errors import MembershipError
 from ordering.ordering_queue import OrderingQueue
+from ordering.packets import Position
 from ordering.records import Entry, Ledger
-from ordering.site import Site
+from ordering.site import Site, Timer
 from ordering.state import State
 
 if TYPE_CHECKING:
@@ -105,3 +108,34 @@ def _place(queue: OrderingQueue, entry: Entry) -> None:
         queue.bytes += sum(map(len, batch.messages))
     queue.blocks[order.ts] = order
     queue.next_complete()
+
+
+# -- behind a gap -------------------------------------------------------------------------------
+
+
+def leap(engine: "Engine", position: Position) -> None:
+    """Go on from where the others' logs begin; the application has the state of what was before."""
+    site = engine.site
+    site.count("leaps")
+    engine.delivery.leap(position)
+    site.queue.leap(position)
+    site.clock.placed_at = site.now
+    new_epoch = position.epoch > site.epoch
+    if new_epoch:
+        site.epoch = position.epoch
+        site.begin_chain(position.ts)
+        site.disarm(Timer.HELLO)
+        engine.fork.installed()
+        engine.recovery.enter_epoch()
+        engine.leave_epoch()
+        engine.detection.enter_epoch()
+        engine.doubt.enter_epoch()
+    engine.durability.leapt(position, new_epoch=new_epoch)
+    site.stability.leap(position.ts, new_epoch=new_epoch)
+    site.note_addresses()
+    site.forget_strangers()
+    engine.lanes.enter_view()
+    engine.submission.reclaim()
+    engine.recovery.caught_up()
+    if not site.view.has(site.me):
+        engine._end(engine.membership.ending())

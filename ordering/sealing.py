@@ -38,9 +38,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from ordering.codec import BOOT_BYTES, HEADER_BYTES
+from ordering.codec import HEADER_BYTES
 from ordering.errors import DecodeError, KeyringError
 from ordering.packets import Head
+from ordering.twins import BOOT_BYTES
 
 KEY_BYTES: Final = 32
 KEYS_MAX: Final = 3

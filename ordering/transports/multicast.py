@@ -12,10 +12,11 @@ from typing import Final
 
 import msgspec
 
-from ordering.codec import BOOT_AT, BOOT_BYTES
+from ordering.codec import BOOT_AT
 from ordering.errors import ConfigurationError
 from ordering.transports.addresses import Endpoint, Sockaddr, numeric_sockaddr, parse_endpoint
 from ordering.transports.udp import bound_socket
+from ordering.twins import BOOT_BYTES
 
 # No site has this boot: a datagram with it is a test of the group, and everyone drops it.
 NO_BOOT: Final = bytes(BOOT_BYTES)

@@ -6,10 +6,11 @@ import socket
 
 import pytest
 
-from ordering.codec import BOOT_AT, BOOT_BYTES, encode
+from ordering.codec import BOOT_AT, encode
 from ordering.packets import Confirm, Head
 from ordering.transports import udp
 from ordering.transports.udp import UdpSocket, bound_socket
+from ordering.twins import BOOT_BYTES
 from ordering.views import SiteId
 
 

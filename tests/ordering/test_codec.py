@@ -8,13 +8,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ordering import codec
+from ordering import codec, twins
 from ordering import packets as p
-from ordering.codec import COUNT_MAX, HEADER_BYTES, decode, encode
+from ordering.codec import HEADER_BYTES, decode, encode
 from ordering.errors import DecodeError
 from ordering.locks import LEASE_MS_MAX, WAITERS_MAX
 from ordering.qos import MAJORITY, UNRELIABLE, Level, Qos, k_resilient
 from ordering.slot_time import TIME_MAX
+from ordering.twins import COUNT_MAX
 from ordering.views import HANDLERS, Claim, Lock, LockTable, Member, Owner, SiteId, View, ViewId
 
 BOOT = (1 << 128) - 1
@@ -141,15 +142,16 @@ def non_member_data(draw: st.DrawFn) -> p.NonMemberData:
 @st.composite
 def parts(draw: st.DrawFn) -> p.Part:
     data = draw(st.binary(min_size=1, max_size=40))
-    total = draw(st.integers(len(data), codec.MESSAGE_MAX))
+    total = draw(st.integers(len(data), twins.MESSAGE_MAX))
     offset = draw(st.integers(0, total - len(data)))
     quality = draw(qualities.filter(lambda qos: qos.level is not Level.UNRELIABLE))
-    return p.Part(draw(any_site), draw(boots), draw(small), quality, offset, total, data)
+    request = draw(st.lists(calls, max_size=1).map(tuple))
+    return p.Part(draw(any_site), draw(boots), draw(small), quality, offset, total, data, request)
 
 
 @st.composite
 def spans(draw: st.DrawFn) -> p.Span:
-    end = draw(st.integers(1, codec.MESSAGE_MAX))
+    end = draw(st.integers(1, twins.MESSAGE_MAX))
     return p.Span(draw(any_site), draw(small), draw(st.booleans()), draw(st.integers(0, end - 1)), end)
 
 
@@ -216,7 +218,7 @@ PACKETS: dict[type, st.SearchStrategy[Any]] = {
         p.NonMemberRefusal, heads, boots, directories, st.sampled_from(p.Refusal), small, small, counts
     ),
     p.Piece: st.builds(p.Piece, heads, parts(), any_site),
-    p.PieceConfirm: st.builds(p.PieceConfirm, heads, st.booleans(), small, st.integers(1, codec.MESSAGE_MAX)),
+    p.PieceConfirm: st.builds(p.PieceConfirm, heads, st.booleans(), small, st.integers(1, twins.MESSAGE_MAX)),
 }
 packets: st.SearchStrategy[p.Packet] = st.one_of(*PACKETS.values())
 
@@ -376,11 +378,13 @@ BODY_TABLE = [
     ("an empty span", p.Nack, raw(p.Nack, 0, 1, 1, (), None, ((1, 1, True, 5, 5),))),
     ("a span beyond any message", p.Nack, raw(p.Nack, 0, 1, 1, (), None, ((1, 1, True, 5, (1 << 30) + 1),))),
     ("too many spans", p.Nack, raw(p.Nack, 0, 1, 1, (), None, ((1, 1, True, 5, 6),) * 65)),
-    ("an empty piece", p.Piece, raw(p.Piece, (1, B16, 1, (5, 0), 0, 9, b""), 0)),
-    ("a piece beyond its message", p.Piece, raw(p.Piece, (1, B16, 1, (5, 0), 8, 9, b"xx"), 0)),
-    ("a piece of too large a message", p.Piece, raw(p.Piece, (1, B16, 1, (5, 0), 0, (1 << 30) + 1, b"x"), 0)),
-    ("an unreliable piece", p.Piece, raw(p.Piece, (1, B16, 1, (0, 0), 0, 9, b"x"), 0)),
-    ("an unnumbered piece", p.Piece, raw(p.Piece, (1, B16, 0, (5, 0), 0, 9, b"x"), 0)),
+    ("a piece of two calls", p.Piece, raw(p.Piece, (1, B16, 1, (5, 0), 0, 9, b"x", (CALL, CALL)), 0)),
+    ("an empty piece", p.Piece, raw(p.Piece, (1, B16, 1, (5, 0), 0, 9, b"", ()), 0)),
+    ("a piece beyond its message", p.Piece, raw(p.Piece, (1, B16, 1, (5, 0), 8, 9, b"xx", ()), 0)),
+    ("a piece of too large a message", p.Piece,
+     raw(p.Piece, (1, B16, 1, (5, 0), 0, (1 << 30) + 1, b"x", ()), 0)),
+    ("an unreliable piece", p.Piece, raw(p.Piece, (1, B16, 1, (0, 0), 0, 9, b"x", ()), 0)),
+    ("an unnumbered piece", p.Piece, raw(p.Piece, (1, B16, 0, (5, 0), 0, 9, b"x", ()), 0)),
     ("a confirmation of nothing", p.PieceConfirm, raw(p.PieceConfirm, True, 1, 0)),
     ("a NewList without a view", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), None, (), 0, False), (7, 1), ())),
     ("a vector of strangers", p.NewList,
@@ -402,7 +406,7 @@ BODY_TABLE = [
     ("a long address", p.Hello, raw(p.Hello, (1, B16, "a" * 256, 0), 1, 0, B16)),
     ("an address not in UTF-8", p.Hello, raw(p.Hello, MEMBER, 1, 0, B16).replace(b"\xa1a", b"\xa1\xff")),
     ("no such change", p.ListChangeRequest, raw(p.ListChangeRequest, (9, MEMBER), False)),
-    ("too many suspects", p.Poll, raw(p.Poll, 1, tuple(range(codec.MEMBERS_MAX + 1)))),
+    ("too many suspects", p.Poll, raw(p.Poll, 1, tuple(range(twins.MEMBERS_MAX + 1)))),
     ("a tick with data", p.Ack, raw(p.Ack, (1, 1, 1, 1, ((1, 1, 1),), None, (), 0, True))),
     ("a tick with a view", p.NewList, raw(p.NewList, (1, 1, 1, 1, (), VIEW, ((1, 0),), 0, True), (7, 1), ())),
     ("a slot time beyond 62 bits", p.Ack, raw(p.Ack, (1, 1, 1, 1, (), None, (), TIME_MAX + 1, False))),
@@ -467,13 +471,13 @@ def test_when_a_table_entry_is_mended_then_it_is_accepted() -> None:
     assert decode(raw(p.NonMemberAck, B16, DIRECTORY, ((1, 1, 5),)))
     assert decode(raw(p.NonMemberReply, B16, DIRECTORY, ((1, 1, b"x"),)))
     assert decode(raw(p.NonMemberRefusal, B16, DIRECTORY, 1, 1, 1, 0))
-    assert decode(raw(p.Poll, 1, tuple(range(codec.MEMBERS_MAX))))
+    assert decode(raw(p.Poll, 1, tuple(range(twins.MEMBERS_MAX))))
     assert decode(raw(p.Ack, (1, 1, 1, 1, (), None, (), TIME_MAX, True)))
     assert decode(raw(p.NotMember, 1, (*VIEW[:-1], ((LOCK, (6, FREE, 0, 0, (FREE,) * WAITERS_MAX)), ()))))
     assert decode(raw(p.NotMember, 1, (*VIEW[:-1], ((("ä" * 127, *LOCK[1:]),), ()))))
     assert decode(raw(p.LockRequest, (OWNER, 1, (("a", 1, LEASE_MS_MAX, 1),)), False))
     assert decode(raw(p.Nack, 0, 1, 1, (), None, ((1, 1, True, 5, 6),) * 64))
-    assert decode(raw(p.Piece, (1, B16, 1, (5, 0), 7, 9, b"xx"), 0))
+    assert decode(raw(p.Piece, (1, B16, 1, (5, 0), 7, 9, b"xx", ()), 0))
     assert decode(raw(p.PieceConfirm, True, 1, 1))
 
 
@@ -540,8 +544,8 @@ def test_when_a_small_body_claims_to_be_huge_then_it_is_dropped_at_once(
 
 
 def test_when_the_largest_views_come_then_time_stays_bounded() -> None:
-    crowd = tuple((site, B16, "", 0) for site in range(1, codec.MEMBERS_MAX + 1))
-    names = tuple(range(1, codec.MEMBERS_MAX + 1))
+    crowd = tuple((site, B16, "", 0) for site in range(1, twins.MEMBERS_MAX + 1))
+    names = tuple(range(1, twins.MEMBERS_MAX + 1))
     vector = tuple((site, 1) for site in names)
     datagram = raw(
         p.NewList,

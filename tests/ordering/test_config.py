@@ -5,7 +5,7 @@ import pytest
 from ordering.config import Config
 from ordering.disciplines import DISCIPLINES, make_discipline
 from ordering.errors import ConfigurationError
-from ordering.simulator.scenario import Stage
+from ordering.simulator.stage import Stage
 
 MINIMAL: dict[str, object] = {"group": "g", "founders": ("a", "b", "c")}
 

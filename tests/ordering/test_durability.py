@@ -11,7 +11,7 @@ from ordering.errors import InvariantViolation, MembershipError, NotMember
 from ordering.events import Persisted, PersistFailed, Restarted, SnapshotSaved, Started, SubmitRequested
 from ordering.packets import Descent, Order, RecoveryAckNewList, RecoveryStart, RecoveryVote
 from ordering.records import Began, Entries, Entry, Installed, Ledger, Record
-from ordering.simulator.scenario import Stage
+from ordering.simulator.stage import Stage
 from ordering.state import State
 from ordering.views import Member, SiteId, View, ViewId
 

@@ -14,7 +14,7 @@ from ordering.flow_control import FIRST_PACKETS, MINIMUM_PACKET, FixedWindow, Sl
 from ordering.packets import Batch, Data, Head, Nack, Run
 from ordering.pieces import PACKET_OVERHEAD
 from ordering.qos import MAJORITY, TOTAL, UNORDERED, Qos
-from ordering.simulator.scenario import Stage
+from ordering.simulator.stage import Stage
 from ordering.views import SiteId
 
 SETTINGS = Config(group="g", founders=("s1",), packet_bytes=2_000, window_bytes=64_000)

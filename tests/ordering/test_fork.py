@@ -11,7 +11,7 @@ from ordering.errors import MembershipError
 from ordering.events import ForkRequested, PacketsReceived, Started, StateTransferred
 from ordering.packets import ChainAlive, Descent, Head, Packet
 from ordering.simulator.process import Process
-from ordering.simulator.scenario import Stage
+from ordering.simulator.stage import Stage
 from ordering.views import Member, SiteId
 
 SECOND = 1000 * MS

@@ -17,7 +17,7 @@ from ordering.events import LockRequested, PacketsReceived, TimerFired
 from ordering.locks import LEASE_MS_MAX, NAME_BYTES_MAX, WISHES_MAX, restate, settle
 from ordering.packets import LockRequest, LockStatement, NewList, PollReply, Wish
 from ordering.simulator.process import Process
-from ordering.simulator.scenario import Stage
+from ordering.simulator.stage import Stage
 from ordering.views import LockName, Owner
 
 SECOND = 1000 * MS

@@ -76,7 +76,7 @@ def test_when_a_change_applies_then_the_view_shows_it(
         (view_of(1, 2, 3, 4, electorate=(1, 2, 3), ring=(1, 2, 3)), change(ChangeKind.PROMOTE, 4)),
         (THREE, change(ChangeKind.RETURN, 2)),
         (THREE, change(ChangeKind.RETURN, 9)),
-        (view_of(1, 2, 3, ring=(1, 2)), Change(ChangeKind.RETURN, Member(SiteId(3), 999, "a3"))),
+        (THREE, Change(ChangeKind.RETURN, Member(SiteId(3), 999, "a3"))),
         (THREE, change(ChangeKind.LEAVE, 9)),
         (THREE, change(ChangeKind.REMOVE, 9)),
         (view_of(1), change(ChangeKind.LEAVE, 1)),
@@ -89,7 +89,7 @@ def test_when_a_change_applies_then_the_view_shows_it(
         "promote: out of the ring",
         "return: in the ring",
         "return: a stranger",
-        "return: another boot",
+        "return: another boot, in the ring",
         "leave: a stranger",
         "remove: a stranger",
         "leave: the last voter",
@@ -175,6 +175,15 @@ def test_when_the_replaced_one_asks_to_return_then_it_is_too_late() -> None:
     joined = apply(THREE, Change(ChangeKind.JOIN, member(9, address="a2")))
     assert joined is not None
     assert apply(joined, change(ChangeKind.RETURN, 2)) is None
+
+
+def test_when_a_voter_returns_under_another_boot_then_the_view_names_it() -> None:
+    """R6: back from its disk, and maybe elsewhere."""
+    back = Member(SiteId(3), 999, "elsewhere")
+    after = apply(view_of(1, 2, 3, ring=(1, 2)), Change(ChangeKind.RETURN, back))
+    assert after is not None
+    assert after.member(SiteId(3)) == back
+    assert after.electorate == ids(1, 2, 3)
 
 
 def test_when_a_learner_restarts_then_its_former_self_is_dropped_at_once() -> None:

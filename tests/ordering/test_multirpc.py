@@ -36,7 +36,7 @@ from ordering.qos import (
     Qos,
     k_resilient,
 )
-from ordering.simulator.scenario import Stage
+from ordering.simulator.stage import Stage
 from ordering.simulator.workload import LADDER
 from ordering.views import Claim, Lock, LockTable, Owner, SiteId, View, ViewId, handler_holder
 

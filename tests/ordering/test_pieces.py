@@ -15,7 +15,7 @@ from ordering.errors import MessageTooLarge, SubmitError
 from ordering.packets import Ack, Batch, Data, Nack, Part, Piece
 from ordering.pieces import PACKET_OVERHEAD, Assemblies, cut, is_cut
 from ordering.qos import MAJORITY, SOURCE_ORDERED, TOTAL, UNORDERED, UNRELIABLE, Qos
-from ordering.simulator.scenario import Stage
+from ordering.simulator.stage import Stage
 from ordering.views import Member, SiteId, View, ViewId
 
 ONE, TWO = SiteId(1), SiteId(2)

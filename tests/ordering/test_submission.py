@@ -16,7 +16,7 @@ from ordering.errors import (
 from ordering.events import SubmitRequested
 from ordering.packets import Ack, Data
 from ordering.qos import MAJORITY, TOTAL, UNORDERED, Level, Qos, k_resilient, parse_qos
-from ordering.simulator.scenario import Stage
+from ordering.simulator.stage import Stage
 
 
 def submit(stage: Stage, address: str, *messages: bytes, qos: Qos = MAJORITY) -> SubmitError | None:

@@ -25,7 +25,7 @@ from ordering.packets import (
     Run,
 )
 from ordering.qos import MAJORITY
-from ordering.simulator.scenario import Stage, make_config
+from ordering.simulator.stage import Stage, make_config
 from ordering.site import Timer
 from ordering.views import Member, SiteId, View, ViewId
 

@@ -3,7 +3,7 @@
 from ordering.config import MS
 from ordering.events import PacketsReceived, TimerFired
 from ordering.packets import Change, ChangeKind, ListChangeRequest
-from ordering.simulator.scenario import Stage
+from ordering.simulator.stage import Stage
 
 SECOND = 1000 * MS
 

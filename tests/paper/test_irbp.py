@@ -2,7 +2,7 @@
 
 from ordering.packets import Poll
 from ordering.qos import TOTALLY_ORDERED
-from ordering.simulator.scenario import Stage
+from ordering.simulator.stage import Stage
 from tests.paper.watching import mark, ms, sent, texts
 
 

@@ -1,7 +1,7 @@
 """RMP §4.2, the basic delivery algorithm."""
 
 from ordering.packets import Ack, Data, Nack
-from ordering.simulator.scenario import Stage
+from ordering.simulator.stage import Stage
 from ordering.state import State
 from tests.paper.watching import delivered_after_ms, log, mark, ms, orders, sent, texts
 

@@ -2,7 +2,7 @@
 
 from ordering.errors import NoPrimary
 from ordering.packets import RecoveryAbort, RecoveryNewList, RecoveryStart, RecoveryVote
-from ordering.simulator.scenario import Stage
+from ordering.simulator.stage import Stage
 from tests.paper.watching import log, mark, ms, sent, texts
 
 

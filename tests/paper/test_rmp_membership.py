@@ -3,7 +3,7 @@
 from ordering.effects import Ending
 from ordering.errors import NotMember
 from ordering.packets import ChangeKind, ListChangeRequest, NewList, RecoveryStart
-from ordering.simulator.scenario import Stage
+from ordering.simulator.stage import Stage
 from ordering.views import View
 from tests.paper.watching import mark, ms, orders, sent, texts
 

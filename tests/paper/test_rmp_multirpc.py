@@ -6,7 +6,7 @@ from ordering.caller import CallRequested
 from ordering.effects import CallAnswered
 from ordering.packets import Ack, NonMemberAck, NonMemberReply
 from ordering.qos import MAJORITY, TOTAL, TOTALLY_ORDERED, Qos
-from ordering.simulator.scenario import Stage
+from ordering.simulator.stage import Stage
 from ordering.views import ViewId
 from tests.paper.watching import deliveries, ms, orders, sent, texts
 

@@ -16,7 +16,7 @@ from ordering.qos import (
     Qos,
     k_resilient,
 )
-from ordering.simulator.scenario import Stage
+from ordering.simulator.stage import Stage
 from tests.paper.watching import delivered_after_ms, deliveries, history, log, ms, texts
 
 LADDER = (

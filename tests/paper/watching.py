@@ -7,7 +7,7 @@ from ordering.config import MS
 from ordering.effects import Deliver, Delivery, Multicast, Unicast
 from ordering.packets import Ack, NewList, Order, Packet
 from ordering.simulator.process import Process
-from ordering.simulator.scenario import Stage
+from ordering.simulator.stage import Stage
 
 P = TypeVar("P", bound=Packet)
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ordering.simulator.scenario import ScenarioError, ScenarioViolation, Stage, parse, play
+from ordering.simulator.scenario import parse, play
+from ordering.simulator.stage import ScenarioError, ScenarioViolation, Stage
 
 HERE = Path(__file__).parent
 FILES = sorted(HERE.glob("*.txt"))

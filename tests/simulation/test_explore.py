@@ -57,8 +57,8 @@ def test_a_search_is_the_same_every_time() -> None:
 
 def test_limits_cut_and_say_so() -> None:
     scenario = scenario_of("order", "one from each site")
-    assert explore_scenario(scenario, Limits(depth=3, seconds=1, leaves=0)).cut_by == "depth"
-    assert explore_scenario(scenario, Limits(states=100, seconds=1, leaves=0)).cut_by == "states"
+    assert explore_scenario(scenario, Limits(depth=3, seconds=60, leaves=0)).cut_by == "depth"
+    assert explore_scenario(scenario, Limits(states=100, seconds=60, leaves=0)).cut_by == "states"
     assert explore_scenario(scenario, Limits(seconds=0.01, leaves=0)).cut_by == "seconds"
 
 
@@ -140,7 +140,7 @@ def test_finds_a_majority_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_command_reports_a_search() -> None:
     result = CliRunner().invoke(
         app,
-        ["explore", "--case", "crash", "--states", "300", "--seconds", "1"],
+        ["explore", "--case", "crash", "--states", "300", "--seconds", "120"],
         env={"COLUMNS": "200"},
     )
     assert result.exit_code == 0, result.output
@@ -150,6 +150,6 @@ def test_command_reports_a_search() -> None:
 
 def test_command_fails_and_tells_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stability, "majority_of", lambda electorate: 1)
-    result = CliRunner().invoke(app, ["explore", "--case", "order", "--seconds", "5"])
+    result = CliRunner().invoke(app, ["explore", "--case", "order", "--seconds", "120"])
     assert result.exit_code == 1
     assert "submits a message" in result.output
