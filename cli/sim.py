@@ -64,6 +64,10 @@ Durable = Annotated[
     bool | None,
     typer.Option("--durable/--no-durable", help="With disks that fail, or in memory; each run draws it."),
 ]
+SealedDatagrams = Annotated[
+    bool | None,
+    typer.Option("--sealed/--no-sealed", help="With sealed datagrams and an attacker; each run draws it."),
+]
 Seconds = Annotated[int, typer.Option(help="Virtual seconds under load and faults.")]
 Rate = Annotated[int, typer.Option(help="Messages per virtual second, all sites together.")]
 CallerCount = Annotated[
@@ -92,6 +96,7 @@ def sim(
     discipline: DisciplineName = None,
     faults: Faults = FaultMix.SWARM,
     durable: Durable = None,
+    sealed: SealedDatagrams = None,
     seconds: Seconds = 12,
     rate: Rate = 120,
     callers: CallerCount = DRAWN,
@@ -134,6 +139,7 @@ def sim(
             discipline=discipline or default,
             faults=faults,
             durable=durable,
+            sealed=sealed,
             seconds=seconds,
             rate=rate,
             callers=callers,

@@ -328,6 +328,8 @@ class Engine:
         kind = type(packet)
         if head.group != site.group:
             site.count("dropped: foreign group")
+        elif head.sender == site.me:
+            site.count("dropped: own packet")  # from a mirror, or of a boot before this one
         elif kind not in LEGAL_PACKETS[site.state]:
             site.count(f"dropped: {kind.__name__} while {site.state.value}")
         elif site.outside or (head.chain == 0 and kind in _FROM_OUTSIDE):

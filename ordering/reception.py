@@ -44,7 +44,7 @@ class Reception:
         member = site.view.member(part.source)
         if member is None or member.boot != part.boot:
             site.count("piece of a non-member")
-        elif part.source == site.me:
+        elif part.source == site.me and part.boot == site.member.boot:
             site.count("duplicate piece")
         elif part.total > site.config.message_bytes_max:
             site.count("piece of a message above message_bytes_max")

@@ -45,6 +45,7 @@ from ordering.simulator.clock import Clock
 from ordering.simulator.disk import Disk, Snapshot
 from ordering.simulator.network import US, Network
 from ordering.simulator.process import TIMER, Process
+from ordering.simulator.sealed_network import SealedNetwork
 from ordering.state import State
 from ordering.views import Member, SiteId, View
 
@@ -64,11 +65,15 @@ WALL_EPOCH = 1_700_000_000_000_000_000  # the wall-clock time at which a run beg
 class Cluster:
     """A group under simulation."""
 
-    def __init__(self, config: Config, seed: int, checkers: list[Checker]) -> None:
+    def __init__(self, config: Config, seed: int, checkers: list[Checker], *, sealed: bool = False) -> None:
         self.config = config
         self.rng = Random(seed)
         self.clock = Clock()
-        self.network = Network(self.clock, Random(self.rng.getrandbits(64)), self._arrive)
+        network_rng = Random(self.rng.getrandbits(64))
+        self.network = Network(self.clock, network_rng, self._arrive)
+        if sealed:
+            self.network = SealedNetwork(self.clock, network_rng, self._arrive, self._boot_at)
+            checkers.append(self.network.judge)
         self.checkers = checkers
         self.processes: dict[str, Process] = {}
         self.graveyard: list[Process] = []
@@ -281,6 +286,13 @@ class Cluster:
                 self.clock.at(process.real_time(at), lambda: self._tick(process, at))
             else:
                 self.handle(process, TIMER)
+
+    def _boot_at(self, address: str) -> int:
+        """Which process is at an address; 0: none."""
+        process = self.processes.get(address)
+        if process is not None:
+            return process.member.boot if process.alive else 0
+        return self.callers[address].member.boot if address in self.callers else 0
 
     def _arrive(self, address: str, packet: Packet) -> None:
         process = self.processes.get(address)

@@ -20,6 +20,7 @@ from ordering.simulator.network import Weather
 from ordering.simulator.plan import FaultKind
 from ordering.simulator.process import Process
 from ordering.simulator.rivals import Rivals
+from ordering.simulator.sealed_network import SealedNetwork
 from ordering.state import State
 from ordering.views import SiteId, View, count_in, majority_of
 
@@ -69,6 +70,8 @@ class Injector(Checker):
             FaultKind.SYNC_FAILED: self._fail_sync,
             FaultKind.DISK_LOST: self._lose_disk,
             FaultKind.ROLLED_BACK: self._roll_back,
+            FaultKind.REPLAY: self._replay,
+            FaultKind.FORGERY: self._forge,
             FaultKind.OVERRUN: self._overrun,
             FaultKind.SLOW_APPLICATION: self._slow_application,
         }
@@ -153,6 +156,14 @@ class Injector(Checker):
     def _take_all(self, process: Process) -> None:
         if process.alive:
             self.cluster.handle(process, BacklogReported(0))
+
+    def _replay(self) -> bool:
+        network = self.cluster.network
+        return isinstance(network, SealedNetwork) and network.replay(self.rng, self.rng.choice((1, 30, 300)))
+
+    def _forge(self) -> bool:
+        network = self.cluster.network
+        return isinstance(network, SealedNetwork) and network.forge(self.rng, self.rng.choice((1, 30, 300)))
 
     def _pair(self) -> tuple[str, str] | None:
         addresses = list(self.cluster.processes)

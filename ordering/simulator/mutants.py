@@ -33,6 +33,7 @@ class Mutant(msgspec.Struct, frozen=True):
     instead: str
     discipline: str = "rotating"
     durable: bool | None = None  # None: as drawn
+    sealed: bool | None = None
 
 
 class MutantResult(msgspec.Struct, frozen=True):
@@ -72,8 +73,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "promotion without the state",
         "3: stateless majorities (R7)",
         "ordering.membership:Membership.follow_view",
-        "if site.me not in view.electorate and self.promotable:",
-        "if site.me not in view.electorate:",
+        "and self.promotable and not site.unnamed:",
+        "and not site.unnamed:",
     ),
     Mutant(
         "a founder founds alone",
@@ -350,6 +351,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "if holder == self.site.me:",
         "if False:",
     ),
+    Mutant(
+        "a nonce is used again",
+        "security: two datagrams under one key and nonce give both away",
+        "ordering.wire:Wire.pack",
+        "self._counter = counter",
+        "self._counter = counter - (counter % 97 == 0)",
+        sealed=True,
+    ),
+    Mutant(
+        "a replay is accepted",
+        "security: what was said once is heard again",
+        "ordering.sealing:Opener.open",
+        "if known.window.has(counter):",
+        "if False:",
+        sealed=True,
+    ),
 )
 
 
@@ -382,7 +399,12 @@ def search(mutant: Mutant, seeds: int, first_seed: int = 0) -> MutantResult:
     """Play seeds with the mutant planted until a checker complains."""
     with planted(mutant):
         for count in range(1, seeds + 1):
-            plan = Plan(seed=first_seed + count - 1, discipline=mutant.discipline, durable=mutant.durable)
+            plan = Plan(
+                seed=first_seed + count - 1,
+                discipline=mutant.discipline,
+                durable=mutant.durable,
+                sealed=mutant.sealed,
+            )
             report = simulate(plan, stop_broken=True)
             if report.violations:
                 first = report.violations[0]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import msgspec
 
@@ -12,12 +13,14 @@ US = 1_000
 MS = 1_000_000
 HEADER = 200  # of a packet, about
 
-Sink = Callable[[str, Packet], None]
+Sink = Callable[[str, Any], None]  # an address, and the packet, or the datagram, that has come there
 
 
-def wire_size(packet: Packet) -> int:
+def wire_size(packet: Packet | bytes) -> int:
     """About as many bytes as the packet has on the wire."""
     match packet:
+        case bytes():
+            return len(packet)
         case Data(_, batch):
             return HEADER + batch.size
         case Piece(_, part, _):
@@ -51,7 +54,9 @@ class Network:
         self._cuts: dict[tuple[str, str], dict[int, None]] = {}  # link → the cuts that hold it
         self._cut_count = 0
         self._clogs: dict[tuple[str, str], int] = {}
-        self._held: dict[str, list[tuple[str, Packet]]] = {}  # source → what it sent since it was held
+        self._held: dict[
+            str, list[tuple[str, Packet | bytes]]
+        ] = {}  # source → what it sent since it was held
         self.sent = 0
         self.lost = 0
         self.duplicated = 0
@@ -59,7 +64,7 @@ class Network:
         self.overrun = 0
         self._busy_until: dict[tuple[str, str], int] = {}
 
-    def send(self, source: str, to: str, packet: Packet) -> None:
+    def send(self, source: str, to: str, packet: Packet | bytes) -> None:
         self.sent += 1
         weather = self.weather
         rng = self.rng
@@ -71,7 +76,7 @@ class Network:
             self.duplicated += 1
             self._transmit(source, to, packet)
 
-    def _transmit(self, source: str, to: str, packet: Packet) -> None:
+    def _transmit(self, source: str, to: str, packet: Packet | bytes) -> None:
         if source in self._held:
             self._held[source].append((to, packet))
             return
@@ -91,7 +96,7 @@ class Network:
         when = max(self.clock.now + delay, self._clogs.get((source, to), 0))
         self.clock.at(when, lambda: self._arrive(source, to, packet))
 
-    def _queue(self, source: str, to: str, packet: Packet) -> int | None:
+    def _queue(self, source: str, to: str, packet: Packet | bytes) -> int | None:
         """How long a packet waits for the link; None if there is no room to wait."""
         weather = self.weather
         now = self.clock.now
@@ -102,7 +107,7 @@ class Network:
         self._busy_until[source, to] = busy_until
         return busy_until - now
 
-    def _arrive(self, source: str, to: str, packet: Packet) -> None:
+    def _arrive(self, source: str, to: str, packet: Packet | bytes) -> None:
         if (source, to) not in self._cuts:
             self._deliver(to, packet)
 

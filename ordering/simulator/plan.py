@@ -48,6 +48,8 @@ class FaultKind(StrEnum):
     CLOCK_SET = "wall clock set wrong"
     OVERRUN = "overrun links"
     SLOW_APPLICATION = "slow application"
+    REPLAY = "replayed datagrams"
+    FORGERY = "forged datagrams"
 
 
 LIGHT_KINDS = (FaultKind.LOSS, FaultKind.DUPLICATION, FaultKind.REORDERING, FaultKind.DELAY)
@@ -63,7 +65,10 @@ DISK_KINDS = (
 )
 # Drawn only where there is much to send.
 FLOW_KINDS = (FaultKind.OVERRUN, FaultKind.SLOW_APPLICATION)
-MEMORY_KINDS = tuple(kind for kind in FaultKind if kind not in (*UNDRAWN_KINDS, *DISK_KINDS, *FLOW_KINDS))
+# Somebody without a key; only where datagrams are sealed.
+ATTACKS = (FaultKind.REPLAY, FaultKind.FORGERY)
+_ASIDE = (*UNDRAWN_KINDS, *DISK_KINDS, *FLOW_KINDS, *ATTACKS)
+MEMORY_KINDS = tuple(kind for kind in FaultKind if kind not in _ASIDE)
 
 
 def _option(name: str, value: object) -> str:
@@ -104,6 +109,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     seconds: int = 12
     rate: int = 120
     durable: bool | None = None  # None: drawn
+    sealed: bool | None = None
     callers: int = DRAWN
 
     def __post_init__(self) -> None:
@@ -122,7 +128,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         default = Plan(seed=self.seed)
         options = [
             _option(name, getattr(self, name))
-            for name in ("sites", "discipline", "faults", "seconds", "rate", "durable", "callers")
+            for name in ("sites", "discipline", "faults", "seconds", "rate", "durable", "sealed", "callers")
             if getattr(self, name) != getattr(default, name)
         ]
         return " ".join([f"rsm sim --seed {self.seed}", *options, "-v"])
@@ -133,6 +139,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         if self.durable is not None:
             return self.durable
         return self.faults is FaultMix.SWARM and Random(self.seed ^ 0xD0BAB1E).random() < 0.4
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether what travels are sealed datagrams; that costs time, so it is few runs."""
+        if self.sealed is not None:
+            return self.sealed
+        return self.faults is FaultMix.SWARM and Random(self.seed ^ 0x5EA1).random() < 0.06
 
     def draw_load(self) -> Load | None:
         """Some runs have messages above a packet all the time, and little room for them. Drawn from a
@@ -193,6 +206,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 load = self.draw_load()
                 if load is not None:
                     drawn += load.kinds
+                if self.is_sealed:
+                    drawn += ATTACKS
                 if self.is_durable:
                     aside = Random(self.seed ^ 0xFA117)
                     drawn += tuple(kind for kind in DISK_KINDS if aside.random() < 0.6)

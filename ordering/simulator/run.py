@@ -70,7 +70,7 @@ def simulate(plan: Plan, extra: tuple[Checker, ...] = (), *, stop_broken: bool =
     config = plan.draw_config(rng)
     tally = Tally()
     checkers = [*make_checkers(), tally, *extra]
-    cluster = Cluster(config, rng.getrandbits(64), checkers)
+    cluster = Cluster(config, rng.getrandbits(64), checkers, sealed=plan.is_sealed)
     if plan.faults is FaultMix.SWARM:
         cluster.transfer_ms = (0, 0, 20, 200, 800)
     load = plan.draw_load()

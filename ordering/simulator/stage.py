@@ -68,7 +68,7 @@ class Meddler(Network):
     def duplicate(self, source: str, to: str, kind: str, count: int) -> None:
         self._repeats[source, to, kind] = count
 
-    def send(self, source: str, to: str, packet: Packet) -> None:
+    def send(self, source: str, to: str, packet: Packet | bytes) -> None:
         kind = type(packet).__name__
         self.counts[source, kind] = self.counts.get((source, kind), 0) + 1
         if self._due(self._drops, source, to, kind):

@@ -388,6 +388,18 @@ def test_when_insecure_then_it_is_logged(caplog: pytest.LogCaptureFixture) -> No
     assert "INSECURE" in caplog.text
 
 
+def test_when_a_message_is_larger_than_any_datagram_then_it_arrives_whole() -> None:
+    async def main() -> None:
+        async with House() as house:
+            replicas = await house.found()
+            large = bytes(range(256)) * 8_192  # 2 MiB
+            await replicas[0].group.submit_when_free((large,))
+            await submit_all(replicas[1], "small", 5)
+            await all_applied(replicas, 6)
+
+    run(main())
+
+
 def test_when_a_call_makes_no_sense_then_it_is_refused_and_nothing_changes() -> None:
     async def main() -> None:
         async with House() as house:
@@ -396,7 +408,7 @@ def test_when_a_call_makes_no_sense_then_it_is_refused_and_nothing_changes() -> 
             with pytest.raises(SubmitError):
                 group.submit(())
             with pytest.raises(SubmitError, match="message_bytes_max"):
-                group.submit((bytes(65_507),))
+                group.submit((bytes(16 * 1024 * 1024 + 1),))
             with pytest.raises(GroupError):
                 house.drivers[0].join(Config(group="orders", founders=("127.0.0.1:1",)), print)
             await submit_all(replicas[0], "fine", 5)

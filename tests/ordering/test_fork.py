@@ -133,7 +133,7 @@ def test_when_a_claim_comes_late_then_the_only_living_chain_does_not_yield_to_it
     late: list[tuple[str, Packet]] = []
     send = stage.network.send
 
-    def hold_claims(source: str, to: str, packet: Packet) -> None:
+    def hold_claims(source: str, to: str, packet: Packet | bytes) -> None:
         if isinstance(packet, ChainAlive) and to in ("s4", "s5"):
             late.append((to, packet))
         else:

@@ -154,7 +154,7 @@ def test_when_a_member_has_left_then_a_later_member_knows_it_too() -> None:
     kept: list[Packet] = []
     send = stage.network.send
 
-    def keep(source: str, to: str, packet: Packet) -> None:
+    def keep(source: str, to: str, packet: Packet | bytes) -> None:
         if source == "s4" and isinstance(packet, ListChangeRequest) and packet.change.kind is ChangeKind.JOIN:
             kept.append(packet)
         send(source, to, packet)

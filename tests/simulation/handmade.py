@@ -20,6 +20,7 @@ from ordering.qos import (
     Qos,
 )
 from ordering.simulator.checkers.base import Checker
+from ordering.simulator.disk import Disk
 from ordering.views import Member, SiteId, View, ViewId
 
 CHAIN = 77
@@ -76,7 +77,7 @@ def stub(number: int) -> Any:
     site = SimpleNamespace(
         me=SiteId(number), chain=CHAIN, descent=Descent(CHAIN, 0), epoch=1, fenced=False, outside=False,
         config=CONFIG, view=view(), queue=queue, holds_token=lambda: False, counters={},
-        assemblies=SimpleNamespace(bytes=0, lanes={}),
+        assemblies=SimpleNamespace(bytes=0, lanes={}), unnamed=False,
     )  # fmt: skip
     engine = SimpleNamespace(
         site=site,
@@ -95,7 +96,7 @@ def stub(number: int) -> Any:
     )
     process = SimpleNamespace(
         member=member(number), address=f"s{number}", engine=engine, alive=True, paused=False, ended=None,
-        view=None, majority=0, replica=SimpleNamespace(ts=0),
+        view=None, majority=0, replica=SimpleNamespace(ts=0), key=number, disk=Disk(),
     )  # fmt: skip
     process.is_member = lambda: process.alive and process.view is not None
     return process

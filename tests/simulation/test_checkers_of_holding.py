@@ -121,7 +121,7 @@ def test_resilience_wants_what_a_dead_process_acknowledged(kept: tuple[int, ...]
     if kept == (3, 4):
         assert checker.violations == []
     else:
-        assert_finds(checker, "message 1:4, final at slot 4 at site 1, is lost at site 2")
+        assert_finds(checker, "message 1:4, final at slot 4 at process 1, is lost at site 2")
 
 
 def test_resilience_finds_a_group_of_which_nobody_is_left() -> None:
