@@ -126,10 +126,7 @@ def sim(
       rsm sim --mutants                        test the checkers themselves
     """
     _check_discipline(discipline)
-    if seed is not None and (seeds is not None or coverage or mutants):
-        _refuse("--seed", "replays one run; leave it out, or leave out --seeds, --coverage and --mutants")
-    if seed is None and verbose:
-        _refuse("--verbose", "tells one run; add --seed N")
+    _check_seed(seed, several=seeds is not None or coverage or mutants, verbose=bool(verbose))
 
     def plan_of(number: int) -> Plan:
         default = _alternate(number) if coverage else "rotating"
@@ -176,6 +173,13 @@ def _refuse(option: str, why: str) -> NoReturn:
 def _check_discipline(discipline: str | None) -> None:
     if discipline is not None and discipline not in DISCIPLINES:
         _refuse("--discipline", f"{discipline!r} is unknown; use one of {', '.join(DISCIPLINES)}")
+
+
+def _check_seed(seed: int | None, *, several: bool, verbose: bool) -> None:
+    if seed is not None and several:
+        _refuse("--seed", "replays one run; leave it out, or leave out --seeds, --coverage and --mutants")
+    if seed is None and verbose:
+        _refuse("--verbose", "tells one run; add --seed N")
 
 
 def _check_plan(plan_of: Callable[[int], Plan]) -> None:

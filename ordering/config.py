@@ -25,6 +25,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     rto_max_ms: int = 200
     # A gap may be mere reordering: wait this long (plus as much again, drawn) before a NACK.
     nack_delay_ms: int = 1
+    # What is delivered may wait this long for the round that makes it stable everywhere; 0: not at all.
+    null_ms: int = 2
     # An idle ring is probed this rarely.
     probe_ms: int = 200
     # Active detector: a site that owes an answer and makes no progress for this long is suspect.

@@ -67,6 +67,7 @@ class DeliveryCursor:
                 break
             self.cursor = order.last_ts
             self.part = 0
+        site.delivered = self.cursor
         for source in queue.sources.values():
             if source.source_ordered > source.delivered:
                 self._deliver_early(source)

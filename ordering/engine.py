@@ -161,6 +161,7 @@ class Engine:
             Timer.WAKING: self.doubt.fire,
             Timer.LOCK: self.locks.fire,
             Timer.TICK: _time_has_come,
+            Timer.NULL: _time_has_come,
             Timer.CALL: self.rpc.fire,
         }
 
@@ -588,6 +589,7 @@ class Engine:
         """We are the token site: order what there is, or rest."""
         site = self.site
         before = site.view
+        self.delivery.run()  # whether the round may wait depends on it
         order = self.orderer.next_block()
         if order is None:
             self.token.rest()
@@ -612,7 +614,7 @@ class Engine:
             keep_from = min(keep_from, self.durability.handed)
         base = site.queue.base
         site.queue.collect(min(self.delivery.cursor, stability.majority, keep_from))
-        if site.queue.base > base:
+        if site.config.durable and site.queue.base > base:
             self.durability.sample(self.transfer.position())
 
     # -- our place in the view ---------------------------------------------------------------------

@@ -42,6 +42,7 @@ class Timer(IntEnum):
     LOCK = 13
     TICK = 14
     CALL = 15
+    NULL = 16
 
 
 class Site:
@@ -61,6 +62,7 @@ class Site:
         self.chains: list[tuple[int, int]] = []  # (first slot, chain): a fork takes over what was before
         self.epoch = 0
         self.fenced = False
+        self.delivered = 0  # last slot up to which everything was handed to the application
         self.synced = 0  # last slot of this epoch's log that is on the disk; durable mode only
         self.parents: list[Parent] = []  # the chains we left for a fork that is not decided yet
         self.decided = False  # the install that ends this epoch is known, its slots not all here

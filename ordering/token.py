@@ -66,14 +66,21 @@ class Token:
     # -- resting ---------------------------------------------------------------------------------
 
     def rest(self) -> None:
-        """Nothing to order and all is held: say so once (RMP's Confirm), then probe ever more rarely."""
+        """Nothing to order and all is held: say so once (RMP's Confirm), then probe ever more rarely. While
+        the round is only put off, who passed us the token is told that we have it; of three, nobody else
+        needs that to deliver."""
         site = self.site
         if self._resting_at == site.queue.frontier:
             return
         self._resting_at = site.queue.frontier
         self.detection.duties.clear()
         if len(site.view.members) > 1:
-            site.confirm()
+            tail = site.queue.tail
+            put_off = site.stability.stable < site.queue.last_real_ts
+            if put_off and tail is not None and len(site.view.members) == 3:
+                site.confirm_to(tail.orderer)
+            else:
+                site.confirm()
             self._probe_gap = self.rtt.rto
             self._probed_at = 0
             site.arm(Timer.PROBE, self._probe_gap)

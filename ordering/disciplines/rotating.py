@@ -4,15 +4,20 @@ The ACK that orders a message is answered by the next token sites' own ACKs, and
 them; so a rotation is also the round of positive notification that makes a message stable. When
 nothing is left to order the token goes round once more with NULL ACKs, at once and not by a timer,
 until everyone in the ring is known to hold the last message; then it rests.
+
+Once the last message is delivered here nobody is kept waiting by a slower round, so the NULL ACK waits for
+``null_ms``: under a steady trickle of messages the next one comes first, and its own ACKs are the round.
 """
 
-from ordering.site import Site
+from ordering.config import MS
+from ordering.site import Site, Timer
 from ordering.views import SiteId, View
 
 
 class Rotating:
     def __init__(self, site: Site) -> None:
         self.site = site
+        self._waiting = (0, 0)  # the slot whose round is put off, and until when
 
     def next_site(self, view: View) -> SiteId:
         return view.successor(self.site.me)
@@ -25,8 +30,21 @@ class Rotating:
         if len(site.view.ring) < 2:
             return False
         if site.config.durable:  # disks speak up by themselves; only who has not received it is waited for
-            return not site.stability.received_by(site.view.ring, site.queue.last_real_ts)
-        return site.stability.stable < site.queue.last_real_ts
+            known = site.stability.received_by(site.view.ring, site.queue.last_real_ts)
+        else:
+            known = site.stability.stable >= site.queue.last_real_ts
+        if known:
+            return False
+        return site.delivered < site.queue.last_real_ts or self._has_waited()
+
+    def _has_waited(self) -> bool:
+        site = self.site
+        if self._waiting[0] != site.queue.last_real_ts:
+            self._waiting = (site.queue.last_real_ts, site.now + site.config.null_ms * MS)
+        if site.now >= self._waiting[1]:
+            return True
+        site.arm(Timer.NULL, self._waiting[1] - site.now)
+        return False
 
     def notify(self, *, frontier_moved: bool, held_moved: bool, level_moved: bool, sent_order: bool) -> None:
         """Ring members speak when the token comes. Only an external voter whose hold statement is
