@@ -46,15 +46,25 @@ host brings what happened and does what is asked::
                     tell_the_application(effect)
                 case CallsTaken():
                     pass                                   # for recordings
+                case Persist(seq, records):
+                    write_and_sync_in_background(records)  # then Persisted(seq)
                 case EndMembership(ending):
                     stop()
 
 ``README.md`` has a host of forty lines that runs; ``ordering/simulator/cluster.py`` is a complete one, and
 ``ordering/driver.py`` is the one for real networks.
 
-**Identity.** ``boot`` is 128 random bits, drawn anew at every start of the process. In memory mode, the only
-mode so far, ``site`` is new with every boot as well, and never 0: the process that was at this address before
-is another voter, and a dead one. An engine is started once and never restored.
+**Identity.** ``boot`` is 128 random bits, drawn anew at every start of the process. In memory mode ``site``
+is new with every boot as well, and never 0: the process that was at this address before is another voter,
+and a dead one. In durable mode a site that comes back keeps its ``site``, which its disk tells.
+
+**Disks** (``Config.durable``, ``docs/durability.md``). ``Persist`` asks for a transaction and a sync, one
+at a time; ``Persisted`` answers it, ``PersistFailed`` ends the membership (``STOPPED``). ``Ledger`` says
+what records mean. A host keeps the claimed frontier outside the log, starts with ``Restarted(ledger)``
+where the log reaches it, and otherwise as a new site from an empty disk; after any other ending than
+``STOPPED`` it empties the disk. It says ``SnapshotSaved`` when the application could come back without the
+slots up to there, and in durable mode ``StateTransferred`` only when the state it took over is synced. Two
+processes must not share a disk.
 
 **Events.** One at a time, each handled to its end: an engine is neither re-entrant nor thread-safe. The first
 is ``Started``, or ``WallClockSet`` before it; packets come after it. ``now`` is monotonic time in nanoseconds
@@ -142,6 +152,7 @@ from ordering.effects import (
     LockLost,
     LockRefused,
     Multicast,
+    Persist,
     RequestState,
     Retract,
     SetTimer,
@@ -174,8 +185,12 @@ from ordering.events import (
     LockReleased,
     LockRequested,
     PacketsReceived,
+    Persisted,
+    PersistFailed,
     Reply,
     ReplyRequested,
+    Restarted,
+    SnapshotSaved,
     Started,
     StateTransferred,
     SubmitRequested,
@@ -195,6 +210,7 @@ from ordering.qos import (
     Qos,
     k_resilient,
 )
+from ordering.records import Ledger
 from ordering.views import Lock, LockTable, Member, Owner, SiteId, View, ViewId
 
 __all__ = [
@@ -235,6 +251,7 @@ __all__ = [
     "InstallView",
     "InvariantViolation",
     "KTooLarge",
+    "Ledger",
     "Level",
     "LevelReached",
     "Lock",
@@ -257,13 +274,18 @@ __all__ = [
     "Owner",
     "Packet",
     "PacketsReceived",
+    "Persist",
+    "PersistFailed",
+    "Persisted",
     "Qos",
     "Reply",
     "ReplyRequested",
     "RequestState",
+    "Restarted",
     "Retract",
     "SetTimer",
     "SiteId",
+    "SnapshotSaved",
     "Started",
     "StateTransferred",
     "SubmitError",
