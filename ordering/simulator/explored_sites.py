@@ -47,6 +47,7 @@ FENCED_ONLY: Final = (RecoveryStart, RecoveryVote, RecoveryNewList, RecoveryAckN
 # the next one to try again; apart enough for a calm ring.
 FOUNDERS: Final = ("s1", "s2", "s3")
 CONFIG: Final = Config(
+    null_ms=0,  # a wait is nothing to explore
     group="explored", founders=FOUNDERS, contacts=FOUNDERS,
     rto_min_ms=5, rto_max_ms=6, probe_ms=20, suspect_ms=40, slow_ms=80, passive_ms=60,
     recovery_ms=100, return_ms=10, request_ms=10, minority_ms=1_000_000, orphan_ms=2_000_000,
@@ -313,6 +314,7 @@ REDUCED: Final[dict[tuple[str, str], Callable[[Any], Any]]] = {
     ("Engine", "_timers"): _nothing,
     ("Birth", "_heard"): lambda heard: {address: hello for address, (_, hello) in heard.items()},
     ("Engine", "_wake_at"): _nothing,
+    ("Rotating", "_waiting"): _nothing,
     ("Token", "_suspect"): _nothing,
     ("Token", "_passed_at"): _nothing,
     ("Token", "_probe_gap"): _nothing,
