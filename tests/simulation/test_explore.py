@@ -12,7 +12,7 @@ from ordering.simulator.explore import CASES, Limits, Report, Scenario, explore_
 from ordering.simulator.explored_sites import start
 from ordering.site import Site
 
-BOUNDED = Limits(states=1200, seconds=1.5, walk_share=20, leaves=5)
+BOUNDED = Limits(states=1200, seconds=8, walk_share=10, leaves=5)
 PLANTED = Limits(states=200_000, seconds=60, leaves=0)
 
 EVERY = [(case, scenario) for case, scenarios in CASES.items() for scenario in scenarios]
