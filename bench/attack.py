@@ -10,16 +10,17 @@ import socket
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
 from bench.attacker import Kind, Order, Spent, attack
 from bench.errors import BenchError
 from bench.member import Load, Member, Network, Settings, heard
-from bench.ordering import OrderingPlan, Ring, Step, parameters, work
+from bench.ordering import OrderingPlan, Ring, Step, work
 from bench.results import Result, Value, calibrate, median_ratios, medians, ratio, versions
 from bench.tap import Heard, Made, TappedDriver
-from bench.wire import BUFFER_BYTES, new_loop
+from bench.wire import BUFFER_BYTES, loop_name, new_loop
 from bench.workers import CrewMaker, Link, Placement, Worker
 
 RATIO_WANTED = 0.8
@@ -122,7 +123,7 @@ class Judge:
     def __init__(self, addresses: Sequence[str]) -> None:
         self._addresses = addresses
         self._sealed: dict[int, _Sealed] = {}
-        self.verdicts: Counter[str] = Counter()
+        self.verdicts: list[Counter[str]] = [Counter() for _ in addresses]
 
     def judge(self, heard_by: Sequence[Heard], made_by: Sequence[Made]) -> None:
         """The books of all sites in order; all were asked what they made after all had said what they
@@ -131,7 +132,7 @@ class Judge:
             self._sealed.setdefault(made.site, _Sealed()).add(made)
         for place, report in enumerate(heard_by):
             for entry in zip(report.senders, report.counters, report.checks, strict=True):
-                self.verdicts[self._verdict(place, report.site, *entry)] += 1
+                self.verdicts[place][self._verdict(place, report.site, *entry)] += 1
 
     def _verdict(self, place: int, site: int, sender: int, counter: int, check: int) -> str:
         sealed = self._sealed.get(sender)
@@ -184,7 +185,7 @@ class _Siege:
             crew.pause(_SETTLE_SECONDS, workers)
         raise BenchError("sites still had datagrams waiting long after the attack")
 
-    def _ask(self, what: str) -> list[object]:
+    def _ask(self, what: str) -> list[Any]:
         for worker in self.ring.workers:
             worker.tell(what)
         return self.ring.crew.hear_all(self.ring.workers)
@@ -226,62 +227,103 @@ def run(plan: AttackPlan, step: Step, tick: Callable[[], None]) -> Result:
         siege.ring.close()
     calibration["load_average_after"] = calibrate()["load_average"]
     kept = [
-        {"attacked_to_calm": ratio(hit["messages_per_s"], free["messages_per_s"])}
+        {
+            "attacked_to_calm": ratio(hit["messages_per_s"], free["messages_per_s"]),
+            "cpu_per_message_to_calm": ratio(hit["cpu_us_per_message"], free["cpu_us_per_message"]),
+        }
         for hit, free in zip(attacked, calm, strict=True)
     ]
-    findings = _findings(siege, calm + attacked)
+    shown: dict[str, Value] = msgspec.to_builtins(plan)
     return Result(
         name="attack",
-        parameters=parameters(plan.ring)
-        | {name: value for name, value in msgspec.to_builtins(plan).items() if name not in ("settings", "placement")},
-        values={"calm": medians(calm), "attacked": medians(attacked), **findings},
+        parameters=shown
+        | {
+            "sites": SITES,
+            "batch": plan.ring.messages_per_submit,
+            "placement": plan.placement.describe(SITES + 1),
+            "event_loop": loop_name(),
+        },
+        values={
+            "calm": medians(calm),
+            "attacked": medians(attacked),
+            "cpu_us_per_hostile": _cost(calm, attacked, plan.datagrams),
+            **_findings(siege),
+        },
         ratios=median_ratios(kept),
         calibration=calibration,
         versions=versions(),
     )
 
 
-def _findings(siege: _Siege, loads: list[dict[str, Value]]) -> dict[str, Value]:
-    sent_to = [sum(column) for column in zip(*(spent.sent_to for spent in siege.spent), strict=True)]
-    drops = [_grown(before, after) for before, after in zip(siege.before, siege.after, strict=True)]
-    kernel = [
-        after.kernel_drops - before.kernel_drops
-        for before, after in zip(siege.before, siege.after, strict=True)
+def _findings(siege: _Siege) -> dict[str, Value]:
+    """That members delivered the same needs no line: where they did not, there is no result."""
+    ends = list(zip(siege.before, siege.after, strict=True))
+    sites = [
+        _at_site(before, after, sum(spent.sent_to[place] for spent in siege.spent), verdicts)
+        for place, ((before, after), verdicts) in enumerate(zip(ends, siege.judge.verdicts, strict=True))
     ]
-    verdicts = siege.judge.verdicts
-    accepted = verdicts["invented"] + verdicts["repeated"]
-    dropped = [sum(each.values()) for each in drops]
-    strayed = verdicts["strayed"]
-    first = siege.before[0].views
     checks: dict[str, Value] = {
-        "none accepted": accepted == 0,
-        "each one counted for a reason": all(
-            sent - lost - strayed <= counted <= sent
-            for sent, lost, counted in zip(sent_to, kernel, dropped, strict=True)
+        "nothing accepted": not any(site.accepted for site in sites),
+        "everything accounted for": all(site.is_accounted_for for site in sites),
+        "no group stopped": not any(after.stopped for _, after in ends),
+        "no view changed": all(
+            before.views == after.views and after.views[-1] == siege.before[0].views[-1]
+            for before, after in ends
         ),
-        "nobody stopped": not any(report.stopped for report in siege.after),
-        "the ring is the same": all(report.views[-1] == first[-1] for report in siege.before)
-        and all(
-            before.views == after.views for before, after in zip(siege.before, siege.after, strict=True)
-        ),
-        "members delivered the same": all(isinstance(load["digest"], str) for load in loads),
+        "all datagrams sent": sum(site.sent for site in sites) == siege.plan.datagrams,
     }
-    sites: dict[str, Value] = {
-        f"site {place + 1}": {
-            "sent": sent_to[place],
-            "dropped": dropped[place],
-            "kernel_drops": kernel[place],
-            "reasons": dict(sorted(drops[place].items())),
-        }
-        for place in range(SITES)
+    rows: dict[str, Value] = {
+        f"site {number}": msgspec.to_builtins(site) for number, site in enumerate(sites, start=1)
     }
-    return {"attack": _attack(siege.spent), "sites": sites, "accepted": accepted,
-            "judged": dict(sorted(verdicts.items())), "checks": checks}  # fmt: skip
+    return {"attack": _attack(siege.spent), "sites": rows, "checks": checks}
+
+
+class AtSite(msgspec.Struct, frozen=True, kw_only=True):
+    """The attack as one site saw it. ``strayed``: genuine datagrams brought here that were sent elsewhere."""
+
+    sent: int
+    dropped: int
+    kernel_drops: int
+    accepted: int
+    strayed: int
+    genuine: int
+    reasons: dict[str, int]
+
+    @property
+    def is_accounted_for(self) -> bool:
+        """Whose datagrams the kernel has dropped nobody knows; without such drops this is an equation."""
+        seen = self.dropped + self.strayed + self.accepted
+        return self.sent - self.kernel_drops <= seen <= self.sent
+
+
+def _at_site(before: Heard, after: Heard, sent: int, verdicts: Counter[str]) -> AtSite:
+    reasons = _grown(before, after)
+    return AtSite(
+        sent=sent,
+        dropped=sum(reasons.values()),
+        kernel_drops=after.kernel_drops - before.kernel_drops,
+        accepted=verdicts["invented"] + verdicts["repeated"],
+        strayed=verdicts["strayed"],
+        genuine=verdicts["genuine"],
+        reasons=reasons,
+    )
+
+
+def _cost(calm: list[dict[str, Value]], attacked: list[dict[str, Value]], datagrams: int) -> float:
+    """What a hostile datagram takes of its site's CPU, kernel and event loop included."""
+    more = 0.0
+    for free, hit in zip(calm, attacked, strict=True):
+        before, after, count = free["cpu_us_per_message"], hit["cpu_us_per_message"], hit["delivered"]
+        assert isinstance(before, float)
+        assert isinstance(after, float)
+        assert isinstance(count, int)
+        more += (after - before) * count
+    return round(more / datagrams, 1)
 
 
 def _grown(before: Heard, after: Heard) -> dict[str, int]:
     grown = {reason: count - before.drops.get(reason, 0) for reason, count in after.drops.items()}
-    return {reason: count for reason, count in grown.items() if count}
+    return {reason: count for reason, count in sorted(grown.items()) if count}
 
 
 def _attack(spent: list[Spent]) -> dict[str, Value]:

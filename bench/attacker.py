@@ -1,4 +1,4 @@
-"""Somebody without the key: what can be made of overheard datagrams, and a process that sends it at a pace."""
+"""Somebody without the key: what can be made of overheard datagrams, and a process that sends it."""
 
 import socket
 import time
@@ -26,9 +26,7 @@ from ordering.sealing import COUNTER_MAX, KEY_BYTES, TAG_BYTES, Keyring, Sealer
 from ordering.transports.addresses import parse_endpoint
 
 # Fields of the header, which anybody can read.
-_FLAGS = 5
 _GROUP = slice(6, 14)
-_BOOT = slice(30, 46)
 _COUNTER = slice(46, 54)
 _LENGTH = slice(55, 59)
 
@@ -155,7 +153,8 @@ class Forger:
         """Under another number; what is too short to have one stays."""
         if len(datagram) < HEADER_BYTES:
             return datagram
-        return datagram[: _COUNTER.start] + self._unused(datagram).to_bytes(8, "big") + datagram[_COUNTER.stop :]
+        number = self._unused(datagram).to_bytes(8, "big")
+        return datagram[: _COUNTER.start] + number + datagram[_COUNTER.stop :]
 
     def _packet(self, head: Head) -> Packet:
         if self._rng.getrandbits(1):
@@ -204,7 +203,7 @@ class _Attacker:
     def __init__(self, ear: socket.socket, addresses: Sequence[str], seed: int) -> None:
         self._ear = ear
         self._places = {address: place for place, address in enumerate(addresses)}
-        self._targets: list[Address] = [tuple(parse_endpoint(address)) for address in addresses]
+        self._targets: list[Address] = [(at.host, at.port) for at in map(parse_endpoint, addresses)]
         self.forger = Forger(len(addresses), Random(seed))
         self._sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
