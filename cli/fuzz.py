@@ -65,7 +65,7 @@ def fuzz(
         _replay(replay)
     if find_spec("atheris") is None:
         messages.print(
-            "not available: the fuzzer is not installed; pip install 'rsm[fuzz]' (CPython before 3.15)",
+            "not available: the fuzzer is not installed; pip install 'rsm[fuzz]', or atheris alone",
             markup=False, style="yellow",
         )  # fmt: skip
         raise typer.Exit(MISSING)

@@ -110,14 +110,16 @@ def _seal(header: Header, datagram: bytes) -> bytes:
     body = datagram[HEADER_BYTES:]
     size = (len(body) + TAG_BYTES).to_bytes(4, "big")
     head = datagram[:HEADER_BYTES]
-    head = head[:_FLAGS_AT] + bytes([SEALED]) + head[_FLAGS_AT + 1 : _LENGTH.start] + size + head[_LENGTH.stop :]
+    head = (
+        head[:_FLAGS_AT] + bytes([SEALED]) + head[_FLAGS_AT + 1 : _LENGTH.start] + size + head[_LENGTH.stop :]
+    )
     return head + _SEALER.seal(header.head, header.counter, head, body)
 
 
 # -- making inputs -------------------------------------------------------------------------------
 
 _NUMBERS: Final = (0, 1, 2, 6, 7, 8, -1, COUNT_MAX - 1, COUNT_MAX, COUNT_MAX + 1, (1 << 64) - 1)
-_ODDITIES: Final = (None, True, False, 1.0, b"", "", (), {}, bytes(16), "\u00e9" * 200, [[]])
+_ODDITIES: Final[tuple[object, ...]] = (None, True, False, 1.0, b"", "", (), {}, bytes(16), "\u00e9" * 200, [[]])
 
 
 def mutate(datagram: bytes, rng: Random) -> bytes | None:
