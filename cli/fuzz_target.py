@@ -119,7 +119,7 @@ def _seal(header: Header, datagram: bytes) -> bytes:
 # -- making inputs -------------------------------------------------------------------------------
 
 _NUMBERS: Final = (0, 1, 2, 6, 7, 8, -1, COUNT_MAX - 1, COUNT_MAX, COUNT_MAX + 1, (1 << 64) - 1)
-_ODDITIES: Final[tuple[object, ...]] = (None, True, False, 1.0, b"", "", (), {}, bytes(16), "\u00e9" * 200, [[]])
+_ODDITIES: Final[list[object]] = [None, True, False, 1.0, b"", "", (), {}, bytes(16), "\u00e9" * 200, [[]]]
 
 
 def mutate(datagram: bytes, rng: Random) -> bytes | None:
