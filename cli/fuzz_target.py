@@ -200,7 +200,7 @@ def samples() -> list[p.Packet]:
         p.RecoveryNewList(head, ballot, install),
         p.RecoveryAckNewList(head, ballot),
         p.RecoveryAbort(head, ballot, p.Ballot(4, one)),
-        p.DataConfirm(head, 4),
+        p.DataConfirm(head, 12, 4),
         p.Orphan(head, "127.0.0.1:7400", True, 3),
         p.ChainAlive(head, "127.0.0.1:7400", descent, 3, 2),
         p.Forgotten(head, two, 12, 1, 9),
