@@ -11,6 +11,7 @@ import traceback
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
+from threading import Timer
 from typing import Annotated, NoReturn
 
 import typer
@@ -154,15 +155,17 @@ def _campaign(inputs: Path, findings: Path, seconds: int, seed: int) -> _Told:
     progress = Progress(*columns, console=messages, transient=True, disable=not messages.is_terminal)
     task = progress.add_task("starting")
     with progress, subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace"
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as child:  # fmt: skip
-        assert child.stderr is not None
+        assert child.stdout is not None
+        watchdog = Timer(seconds + _LATE_SECONDS, child.kill)  # it has its own clock, and may be stuck
+        watchdog.start()
         try:
-            for line in child.stderr:
+            for line in child.stdout:
                 if told.hear(line):
                     shown = f"{told.runs:,} executions, {told.rate:,}/s, {told.coverage} edges"
                     progress.update(task, description=shown)
-            told.exit_code = child.wait(_LATE_SECONDS)
+            told.exit_code = child.wait()
         except KeyboardInterrupt:
             child.kill()
             messages.print("interrupted: what was found so far is kept", style="yellow")
@@ -170,6 +173,8 @@ def _campaign(inputs: Path, findings: Path, seconds: int, seed: int) -> _Told:
         except BaseException:
             child.kill()
             raise
+        finally:
+            watchdog.cancel()
     return told
 
 
