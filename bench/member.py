@@ -67,9 +67,12 @@ async def heard(link: Link) -> Any:
 class Member:
     """Joined and in a ring of all sites once ``open`` returns. ``on_deliver`` may submit."""
 
-    def __init__(self, link: Link, me: int, network: Network, settings: Settings) -> None:
+    def __init__(
+        self, link: Link, me: int, network: Network, settings: Settings, host: type[Driver] = Driver
+    ) -> None:
         self.link = link
         self.me = me
+        self._host = host
         self.network = network
         self.settings = settings
         self.views: list[tuple[int, View]] = []  # (when, what)
@@ -85,7 +88,7 @@ class Member:
         if network.multicast:
             multicast = MulticastSettings(group=MULTICAST_GROUP, interface=network.interface)
         logging.getLogger("ordering").setLevel(logging.ERROR)  # that it is insecure is known here
-        self.driver = await Driver.open(
+        self.driver = await self._host.open(
             bind=f"{network.hosts[self.me]}:0",
             keyring=Keyring((_KEY,)) if network.sealed else None,
             insecure=not network.sealed,

@@ -76,13 +76,14 @@ def _site(link: Link, me: int, network: Network, settings: Settings) -> None:
         member = Member(link, me, network, settings)
         await member.open()
         while (load := await heard(link)) is not None:
-            link.say(await _work(member, load))
+            link.say(await work(member, load))
         member.driver.close()
 
     loop.run_until_complete(main())
 
 
-async def _work(member: Member, load: Load) -> dict[str, object]:
+async def work(member: Member, load: Load) -> dict[str, object]:
+    """One load at one site, and what it came to."""
     application = Application(member, load, bare.batches(load.size, load.batch))
     member.link.say("armed")
     await heard(member.link)
@@ -109,22 +110,28 @@ async def _work(member: Member, load: Load) -> dict[str, object]:
 
 
 class Ring:
-    """A group of real processes, ready for loads."""
+    """A group of real processes, ready for loads. ``site`` is what each of them runs, with ``more``."""
 
     def __init__(
-        self, crew_of: CrewMaker, network: Network, settings: Settings, placement: Placement
+        self,
+        crew_of: CrewMaker,
+        network: Network,
+        settings: Settings,
+        placement: Placement,
+        site: Callable[..., None] = _site,
+        more: tuple[object, ...] = (),
     ) -> None:
         self.crew = crew_of()
         try:
             self.workers = [
                 self.crew.start(
-                    f"site {me + 1}", _site, me, network, settings, post=crew_of.post(me, placement)
+                    f"site {me + 1}", site, me, network, settings, *more, post=crew_of.post(me, placement)
                 )
                 for me in range(len(network.hosts))
             ]
-            addresses = self.crew.hear_all(self.workers)
+            self.addresses: list[str] = self.crew.hear_all(self.workers)
             for worker in self.workers:
-                worker.tell(addresses)
+                worker.tell(self.addresses)
             self.crew.hear_all(self.workers)
         except BaseException:
             self.crew.stop()

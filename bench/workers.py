@@ -63,6 +63,8 @@ class Link:
         self._pipe = pipe
 
     def say(self, what: object) -> None:
+        """Whole, however long: an event loop that has read from the pipe left it non-blocking."""
+        os.set_blocking(self._pipe.fileno(), True)
         self._pipe.send(("said", what))
 
     def hear(self) -> Any:

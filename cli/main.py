@@ -8,6 +8,7 @@ import typer
 from cli.bench import app as bench
 from cli.demo import demo
 from cli.explore import explore
+from cli.fuzz import fuzz
 from cli.sim import sim
 
 app = typer.Typer(
@@ -37,6 +38,7 @@ def main(
 
 app.command()(demo)
 app.command()(explore)
+app.command()(fuzz)
 app.command()(sim)
 app.add_typer(bench, name="bench")
 

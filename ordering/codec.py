@@ -141,7 +141,7 @@ _BODIES: Final[dict[type[p.Packet], Any]] = {
     p.RecoveryNewList: tuple[WireBallot, WireViewOrder],
     p.RecoveryAckNewList: tuple[WireBallot],
     p.RecoveryAbort: tuple[WireBallot, WireBallot],
-    p.DataConfirm: tuple[WireCount],
+    p.DataConfirm: tuple[WireBoot, WireCount],
     p.Orphan: tuple[WireAddress, bool, WireCount],
     p.ChainAlive: tuple[WireAddress, WireDescent, WireCount, WireCount],
     p.Forgotten: tuple[WireSite, WireBoot, WireCount, WireCount],
@@ -272,7 +272,7 @@ def _body(packet: p.Packet) -> tuple[object, ...]:
             )
         case p.NonMemberData():
             return (msgspec.structs.astuple(packet)[1:],)
-        case p.NonMemberAck() | p.NonMemberReply() | p.NonMemberRefusal():
+        case p.DataConfirm() | p.NonMemberAck() | p.NonMemberReply() | p.NonMemberRefusal():
             return packet.boot.to_bytes(BOOT_BYTES, "big"), *msgspec.structs.astuple(packet)[2:]
         case _:
             return tuple(msgspec.structs.astuple(packet)[1:])

@@ -76,14 +76,14 @@ class Lanes:
             if len(seen) > SEEN_MAX:
                 del seen[next(iter(seen))]
             self._receive(batch, view)
-        self.site.unicast(batch.source, DataConfirm(self.site.head(), batch.first_seq))
+        self.site.unicast(batch.source, DataConfirm(self.site.head(), batch.boot, batch.first_seq))
 
     def on_piece(self, part: Part, view: View | None) -> None:
         """A part of a large message; it is confirmed, and delivered, as a whole."""
         site = self.site
         if part.seq in self._seen.get((part.source, part.boot), {}):
             site.count("duplicate unordered data")
-            site.unicast(part.source, DataConfirm(site.head(), part.seq))
+            site.unicast(part.source, DataConfirm(site.head(), part.boot, part.seq))
             return
         whole = site.assemblies.add(part, ordered=False)
         if isinstance(whole, Batch):
@@ -92,6 +92,10 @@ class Lanes:
             site.count(whole)
 
     def on_confirm(self, confirm: DataConfirm) -> None:
+        """Sequence numbers of different sources are alike: one meant for another must settle nothing here."""
+        if confirm.boot != self.site.member.boot:
+            self.site.count("confirmation for another process")
+            return
         self._tries = 0
         owing = self._owing.get(confirm.seq)
         if owing is not None:

@@ -375,9 +375,11 @@ class RecoveryAbort(msgspec.Struct, frozen=True, tag=17, array_like=True):
 
 
 class DataConfirm(msgspec.Struct, frozen=True, tag=18, array_like=True):
-    """Positive acknowledgement of the unordered batch ``seq``: it has no slot to prove it."""
+    """Positive acknowledgement of the unordered batch ``seq`` of the process ``boot``: it has no slot to
+    prove it. To any other process it says nothing, whoever brings it there."""
 
     head: Head
+    boot: int
     seq: int
 
 

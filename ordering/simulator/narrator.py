@@ -360,7 +360,7 @@ class Narrator(Checker):
                     f"{w.name} for {w.lease_ms} ms" if w.lease_ms else f"{w.name}" for w in statement.wishes
                 )
                 return f"wants locked: {wishes or 'nothing'}"
-            case p.DataConfirm(_, seq):
+            case p.DataConfirm(_, _, seq):
                 return f"has unordered data up to {seq}"
             case p.NonMemberData(head, _, first, _, _, _, messages):
                 whose = self._site(head.sender)

@@ -59,7 +59,7 @@ def test_send_window_counts_both_lanes() -> None:
     assert_finds(checker, "beside 600 under way")
     checker = SendWindow()
     sends(checker, one, 1, 600, UNORDERED)
-    checker.on_effect(two, Unicast("s1", DataConfirm(HEAD, 1)), 0)
+    checker.on_effect(two, Unicast("s1", DataConfirm(HEAD, 9, 1)), 0)
     sends(checker, one, 1, 600)
     assert checker.violations == []
 

@@ -44,7 +44,7 @@ class SendWindow(Checker):
             match effect.packet:
                 case PieceConfirm(_, ordered, seq, end):
                     self._arrived(effect.to, seq, end, ordered=ordered)
-                case DataConfirm(_, seq):
+                case DataConfirm(_, _, seq):
                     lane = self._lanes.get((effect.to, False))
                     if lane is not None:
                         lane.bytes.pop(seq, None)
