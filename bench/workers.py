@@ -63,6 +63,8 @@ class Link:
         self._pipe = pipe
 
     def say(self, what: object) -> None:
+        # An event loop that watches the pipe may have made it non-blocking, and a long word does not fit.
+        os.set_blocking(self._pipe.fileno(), True)
         self._pipe.send(("said", what))
 
     def hear(self) -> Any:
@@ -104,6 +106,7 @@ def _main(
         return  # nobody listens any more
     except Exception as error:  # noqa: BLE001 - told to the one who waits, who raises it
         why = str(error) if isinstance(error, BenchError) else traceback.format_exc()
+        os.set_blocking(pipe.fileno(), True)
         pipe.send(("failed", why))
 
 
