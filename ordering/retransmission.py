@@ -3,7 +3,7 @@
 A gap is first given the time of a reordering, plus a drawn part: whoever asks first is overheard by
 the others, who then wait for the answer instead of asking too (RMP multicasts its NACKs for this).
 The first NACK names the site that should have the packets; each further one names another, and
-from the third on anyone may answer. Every unanswered NACK doubles the patience.
+from the third on anyone may answer. Every NACK that brings nothing doubles the patience.
 
 Answers go to everybody while the block is not stable, since others may miss it too, and only to
 the asker once the ring is known to have it. A packet is not sent twice within half a round trip.
@@ -46,6 +46,7 @@ class Retransmission:
         self.tries = 0
         self.behind_epoch = 0  # highest epoch heard of above our own
         self._asked: tuple[int, int] = (0, 0)  # (frontier, epoch) of the last NACK
+        self._gaps: dict[tuple[SiteId, int], None] = {}  # where those it named began
         self._sent = Throttle(4 * site.config.retransmit_burst)  # what was retransmitted lately
         self._helped = Throttle(HELPED_MAX)
         self._filled = 0
@@ -99,12 +100,21 @@ class Retransmission:
         first, last = slots if slots is not None else (0, 0)
         if slots is None and not data and not spans and after_epoch is None:
             return
+        self._note_answers(first, data)
         site.count("nacks sent")
         nack = Nack(site.head(), self._responder(), first, last, data, after_epoch, spans)
         site.multicast(nack)
         self.tries += 1
         backoff = self.rtt.rto << min(self.tries - 1, 6)
         site.arm(Timer.NACK, min(backoff, site.config.rto_max_ms * MS) + site.jitter(site.config.rto_min_ms))
+
+    def _note_answers(self, first: int, data: tuple[Run, ...]) -> None:
+        """Of a long gap each answer brings a part, orders first, and the frontier may stand until the last:
+        only a NACK after which every gap still begins where it began was in vain."""
+        gaps = dict.fromkeys([(NO_SITE, first), *((run.source, run.first_seq) for run in data)])
+        if any(gap not in gaps for gap in self._gaps):
+            self.tries = 0
+        self._gaps = gaps
 
     def _responder(self) -> SiteId:
         """Escalation: the best informed site first, then the others in turn, then anyone."""
