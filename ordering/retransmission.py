@@ -161,10 +161,11 @@ class Retransmission:
                 self.transfer.refuse(asker)
                 return
             for order in site.queue.blocks_between(nack.first_ts, nack.last_ts, budget):
-                if order.epoch > nack.head.epoch:
+                if order.epoch > nack.head.epoch or budget <= 0:
                     break
                 self.send_block(asker, order)
                 budget -= 1
+                budget -= self._send_data_of(asker, order, nack.data, budget)
         ordered = [Run(span.source, span.seq, 1) for span in nack.spans if span.ordered]
         if any(site.queue.has_collected(run) for run in (*nack.data, *ordered)):
             self.transfer.refuse(asker)
@@ -178,6 +179,20 @@ class Retransmission:
                 budget -= self._send_batch(asker, batch, 0, batch.size, budget)
                 if budget <= 0:
                     return
+
+    def _send_data_of(self, asker: SiteId, order: Order, missing: tuple[Run, ...], budget: int) -> int:
+        """What the asker lacks of a block goes with it: so its frontier moves with every answer, and it
+        never has thousands of orders at hand that wait for data."""
+        count = 0
+        for run in order.runs:
+            for lacked in missing:
+                first = max(run.first_seq, lacked.first_seq)
+                last = min(run.last_seq, lacked.last_seq)
+                if lacked.source != run.source or first > last:
+                    continue
+                for batch in self.site.queue.data_between(Run(run.source, first, last - first + 1), budget - count):
+                    count += self._send_batch(asker, batch, 0, batch.size, budget - count)
+        return count
 
     def _note_losses(self, nack: Nack) -> None:
         """RMP §4.6: who asks for what we sent was overrun, or the network was. Not so who comes from
