@@ -9,7 +9,7 @@ Answers go to everybody while the block is not stable, since others may miss it 
 the asker once the ring is known to have it. A packet is not sent twice within half a round trip.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ordering.config import MS
 from ordering.packets import Ack, Batch, Data, Nack, NewList, Order, Packet, Piece, Run, Span
@@ -25,6 +25,7 @@ ANYONE_AFTER = 2
 RUNS_MAX = 32
 SPANS_MAX = 32
 HELPED_MAX = 64
+BLOCKS_MAX = 1024  # looked through for one answer
 
 
 class Retransmission:
@@ -160,12 +161,7 @@ class Retransmission:
             if nack.first_ts <= site.queue.base:
                 self.transfer.refuse(asker)
                 return
-            for order in site.queue.blocks_between(nack.first_ts, nack.last_ts, budget):
-                if order.epoch > nack.head.epoch or budget <= 0:
-                    break
-                self.send_block(asker, order)
-                budget -= 1
-                budget -= self._send_data_of(asker, order, nack.data, budget)
+            budget -= self._send_blocks(nack, budget)
         ordered = [Run(span.source, span.seq, 1) for span in nack.spans if span.ordered]
         if any(site.queue.has_collected(run) for run in (*nack.data, *ordered)):
             self.transfer.refuse(asker)
@@ -180,18 +176,23 @@ class Retransmission:
                 if budget <= 0:
                     return
 
-    def _send_data_of(self, asker: SiteId, order: Order, missing: tuple[Run, ...], budget: int) -> int:
-        """What the asker lacks of a block goes with it: so its frontier moves with every answer, and it
-        never has thousands of orders at hand that wait for data."""
+    def _send_blocks(self, nack: Nack, budget: int) -> int:
+        """Missing blocks in the order of the slots, each with what the asker lacks of its data; first the
+        data of those it has. So its frontier moves with every answer: were all orders sent before their
+        data, a site that was away for long would soon be busy with nothing but orders that wait."""
+        queue, asker = self.site.queue, nack.head.sender
         count = 0
-        for run in order.runs:
-            for lacked in missing:
-                first = max(run.first_seq, lacked.first_seq)
-                last = min(run.last_seq, lacked.last_seq)
-                if lacked.source != run.source or first > last:
-                    continue
-                for batch in self.site.queue.data_between(Run(run.source, first, last - first + 1), budget - count):
-                    count += self._send_batch(asker, batch, 0, batch.size, budget - count)
+        first = max(min(nack.head.received + 1, nack.first_ts), queue.base + 1)
+        for order in queue.blocks_between(first, nack.last_ts, BLOCKS_MAX):
+            if order.epoch > nack.head.epoch or count >= budget:
+                break
+            if order.last_ts >= nack.first_ts:
+                self.send_block(asker, order)
+                count += 1
+            for run in order.runs:
+                for lacked in common(run, nack.data):
+                    for batch in queue.data_between(lacked, budget - count):
+                        count += self._send_batch(asker, batch, 0, batch.size, budget - count)
         return count
 
     def _note_losses(self, nack: Nack) -> None:
@@ -287,6 +288,15 @@ class Retransmission:
         self.site.multicast(packet)
         if not self.site.view.has(asker):  # on its way out, and needed to hold its own removal (R5)
             self.site.unicast(asker, packet)
+
+
+def common(run: Run, missing: tuple[Run, ...]) -> Iterator[Run]:
+    """The parts of a run that are missing."""
+    for other in missing:
+        first = max(run.first_seq, other.first_seq)
+        last = min(run.last_seq, other.last_seq)
+        if other.source == run.source and first <= last:
+            yield Run(run.source, first, last - first + 1)
 
 
 def block_packet(site: Site, order: Order) -> Packet:
