@@ -179,9 +179,7 @@ class _Played:
             faults.mend_rules()
         else:
             faults.plug(case.site)
-        return Times(
-            breaking=breaking, broken=broken, mending=mending, mended=time.monotonic_ns(), stopped=0
-        )
+        return Times(breaking=breaking, broken=broken, mending=mending, mended=time.monotonic_ns(), stopped=0)
 
     def _flap(self, seconds: float) -> None:
         end = time.monotonic() + seconds

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import msgspec
 
-from bench.network.cases import Case, Kind
+from bench.network.cases import Case
 from bench.network.replica import Report
 from bench.results import Value, latencies
 from ordering import Config
@@ -103,7 +103,9 @@ def _safety(case: Case, reports: Sequence[Report], times: Times) -> list[Line]:
     wrongs = [wrong for report in reports for wrong in report.wrongs]
     differing = _differing(reports)
     lines = [
-        Line("each message once, in the order of its source", not wrongs, safety=True, detail="; ".join(wrongs)),
+        Line(
+            "each message once, in the order of its source", not wrongs, safety=True, detail="; ".join(wrongs)
+        ),
         Line("one order at all sites", differing is None, safety=True, detail=differing or ""),
         _one_view_for_each_name(reports),
         _same_content(reports),
@@ -191,9 +193,7 @@ def _liveness(case: Case, reports: Sequence[Report], times: Times, bounds: Bound
         changes = view_changes(reports, times.breaking, times.mended)
         lines.append(Line("the ring is not changed", not changes, False, f"{changes} view changes"))
     whole_ms = _whole_ms(case, reports, times)
-    lines.append(
-        Line("in one ring in time", 0 <= whole_ms <= bounds.whole_ms, False, f"after {whole_ms} ms")
-    )
+    lines.append(Line("in one ring in time", 0 <= whole_ms <= bounds.whole_ms, False, f"after {whole_ms} ms"))
     return lines
 
 
@@ -204,7 +204,9 @@ def _is_fresh(report: Report, times: Times) -> bool:
 
 def _silence_ms(report: Report, times: Times) -> int:
     """The longest time without delivery while the fault lasted, a silence at its end included."""
-    return longest_silence((when for when, _, _ in report.calls), times.breaking, times.mending) // MILLISECOND
+    return (
+        longest_silence((when for when, _, _ in report.calls), times.breaking, times.mending) // MILLISECOND
+    )
 
 
 def longest_silence(moments: Iterable[int], since: int, until: int) -> int:
@@ -246,12 +248,13 @@ def view_changes(reports: Sequence[Report], since: int, until: int) -> int:
 
 
 def figures(case: Case, reports: Sequence[Report], times: Times) -> dict[str, Value]:
+    seconds = (times.mending - times.broken) / 1e9
     primary = [report for report in reports if report.site in (case.primary or range(case.sites))]
     silences = sorted(_silence_ms(report, times) for report in primary)
     # Where nobody is named, the best majority counts.
+    rates = sorted(_applied_during(report, times) / seconds for report in primary)
     silence_ms = silences[-1] if case.primary else silences[case.majority - 1]
     refused = [_refused_ms(reports[site], times) for site in case.minority]
-    seconds = (times.mending - times.broken) / 1e9
     took = [ns for report in reports for when, ns in report.took_ns if times.broken < when < times.mending]
     shown: dict[str, Value] = dict(latencies(took))
     return {
@@ -260,9 +263,7 @@ def figures(case: Case, reports: Sequence[Report], times: Times) -> dict[str, Va
         "whole_ms": _whole_ms(case, reports, times),
         "views_during": view_changes(reports, times.breaking, times.mending),
         "views_after": view_changes(reports, times.mending, times.stopped),
-        "messages_per_s": round(min(_applied_during(report, times) for report in primary) / seconds)
-        if case.kind is Kind.LOSS
-        else round(max(_applied_during(report, times) for report in primary) / seconds),
+        "messages_per_s": round(rates[0] if case.primary else rates[-case.majority]),
         "latency": shown,
         "retransmissions": _sum(reports, "retransmissions"),
         "nacks": _sum(reports, "nacks sent"),

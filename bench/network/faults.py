@@ -1,7 +1,7 @@
 """Ways to break a bridge, and to mend it: rules that drop frames, and links that are pulled.
 
-Rules stop IP and nothing else. Were address resolution lost as well, a link that is deaf in one direction would
-soon be dead in both, and a lossy one would stand still for whole seconds, of which a ring has no part.
+Rules stop IP and nothing else. Were address resolution lost as well, a link that is deaf in one direction
+would soon be dead in both, and a lossy one would stand still for whole seconds: another fault.
 """
 
 import json
