@@ -107,7 +107,10 @@ class Retransmission:
         site.multicast(nack)
         self.tries += 1
         backoff = self.rtt.rto << min(self.tries - 1, 6)
-        site.arm(Timer.NACK, min(backoff, site.config.rto_max_ms * MS) + site.jitter(site.config.rto_min_ms))
+        # The token may wait for us: several NACKs may be lost before that makes us suspect. And where
+        # much is lost the estimate of a round trip contains recoveries, and is far too long.
+        patience = min(site.config.rto_max_ms, site.config.suspect_ms // 4) * MS
+        site.arm(Timer.NACK, min(backoff, patience) + site.jitter(site.config.rto_min_ms))
 
     def _note_answers(self, first: int, data: tuple[Run, ...]) -> None:
         """Of a long gap each answer brings a part, orders first, and the frontier may stand until the last:
