@@ -22,7 +22,7 @@ from ordering.views import SiteId
 MULTICAST_GROUP = "239.77.4.1:7460"
 GROUP = "bench"
 _BIRTH_SECONDS = 20.0
-_KEY = bytes(range(32))  # a benchmark keeps no secrets
+BENCH_KEY = bytes(range(32))  # a benchmark keeps no secrets
 
 
 class Network(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +90,7 @@ class Member:
         logging.getLogger("ordering").setLevel(logging.ERROR)  # that it is insecure is known here
         self.driver = await self._host.open(
             bind=f"{network.hosts[self.me]}:0",
-            keyring=Keyring((_KEY,)) if network.sealed else None,
+            keyring=Keyring((BENCH_KEY,)) if network.sealed else None,
             insecure=not network.sealed,
             multicast=multicast,
         )

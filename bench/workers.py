@@ -106,6 +106,7 @@ def _main(
         return  # nobody listens any more
     except Exception as error:  # noqa: BLE001 - told to the one who waits, who raises it
         why = str(error) if isinstance(error, BenchError) else traceback.format_exc()
+        os.set_blocking(pipe.fileno(), True)
         pipe.send(("failed", why))
 
 

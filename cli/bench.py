@@ -17,6 +17,11 @@ from bench.attack import AttackPlan
 from bench.errors import BenchError, NotAvailable
 from bench.failover import FailoverPlan, Loss
 from bench.member import Settings
+from bench.network import battery
+from bench.network.battery import NetworkPlan
+from bench.network.cases import NAMES as NETWORK_CASES
+from bench.network.cases import Case
+from bench.network.checks import Judged, Verdict
 from bench.ordering import OrderingPlan
 from bench.peers import contest
 from bench.peers.corosync import SETTINGS
@@ -514,6 +519,92 @@ def _show_attack(result: Result, checks: dict[str, Value]) -> None:
     kept = result.ratios["attacked_to_calm"]
     if kept is not None and kept < attack.RATIO_WANTED:
         console.print(f"throughput: {kept} of the calm rounds', wanted {attack.RATIO_WANTED}", style="yellow")
+
+
+@app.command(name="network")
+def network_command(
+    sites: Annotated[str, typer.Option(help="Processes in the group; several, separated by commas.")] = "3,5",
+    case: Annotated[
+        str, typer.Option("--case", help=f"Some of {', '.join(NETWORK_CASES)}; commas between.")
+    ] = "all",
+    hold: Annotated[float, typer.Option(min=0.5, max=600, help="Seconds a network stays apart.")] = 4.0,
+    seconds: Annotated[float, typer.Option(min=1, max=3600, help="How long a network loses.")] = 10.0,
+    rate: Annotated[int, typer.Option(min=200, max=5000, help="Messages per second from each site.")] = 400,
+    sealed: Sealed = True,
+    as_json: AsJson = False,
+) -> None:
+    """Break the network under a group of real processes, mend it, and compare what all have delivered.
+
+    Each site has a network namespace of its own, joined by a bridge in another, which the command makes and
+    removes; needs root, and nft for rules. Checked are one order and one primary at all times, that the
+    majority goes on and the minority refuses, that nothing acknowledged is lost, and that all are in one
+    ring again by themselves. The exit code is 1 if a case failed. *Starved* means that the machine kept a
+    site off the CPU for so long that others had to take it for dead: repeat it on a quieter one.
+
+    [bold]Examples[/bold]
+
+      rsm bench network --case halves,one-way
+
+      rsm bench network --case loss-1,loss-5 --seconds 300
+    """
+    names = NETWORK_CASES if case == "all" else tuple(word.strip() for word in case.split(","))
+    plan = NetworkPlan(
+        sites=_numbers("--sites", sites, 3, 16),
+        cases=names,
+        hold_seconds=hold,
+        loss_seconds=seconds,
+        rate=rate,
+        sealed=sealed,
+    )
+    try:
+        plan.check()
+    except BenchError as error:
+        name, _, why = str(error).partition(": ")
+        _refuse(f"--{name}", why)
+    table = Table(title=f"{hold:g} s apart, or {seconds:g} s of loss", title_justify="left")
+    for title in ("", *(column for column, _ in _NETWORK_COLUMNS)):
+        table.add_column(title, justify="left" if title in {"", "verdict"} else "right")
+    verdicts: list[Verdict] = []
+
+    def told(played: Case, judged: Judged) -> None:
+        verdicts.append(judged.verdict)
+        _tell_case(played, judged)
+        cells = (_cell(dict(judged.values), cell) for _, cell in _NETWORK_COLUMNS[1:])
+        table.add_row(played.title, _VERDICT_STYLES[judged.verdict], *cells)
+
+    with _shown() as step:
+        result = battery.run(plan, step, told, _nothing)
+    _print(result, [table], as_json=as_json)
+    raise typer.Exit(FAILED if Verdict.FAILED in verdicts else 0)
+
+
+_NETWORK_COLUMNS = (
+    ("verdict", ""),
+    ("silence ms", "silence_ms"),
+    ("refused after ms", "refuse_ms"),
+    ("whole after ms", "whole_ms"),
+    ("views", "views_during"),
+    ("after", "views_after"),
+    ("messages/s", "messages_per_s"),
+    ("retransmissions", "retransmissions"),
+    ("Nacks", "nacks"),
+    ("states sent", "transfers"),
+    ("late ms", "late_ms"),
+)
+_VERDICT_STYLES = {
+    Verdict.HELD: "[green]held[/green]",
+    Verdict.STARVED: "[yellow]starved[/yellow]",
+    Verdict.FAILED: "[bold red]failed[/bold red]",
+}
+
+
+def _tell_case(played: Case, judged: Judged) -> None:
+    """At once: a battery takes minutes, and may be interrupted."""
+    style = {Verdict.HELD: "green", Verdict.STARVED: "yellow", Verdict.FAILED: "red"}[judged.verdict]
+    messages.print(f"{played.title}: {judged.verdict.value}", markup=False, style=style)
+    for line in judged.lines:
+        if not line.held:
+            messages.print(f"    not so: {line.name} ({line.detail})", markup=False)
 
 
 @peers.command(name="corosync")

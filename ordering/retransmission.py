@@ -3,13 +3,13 @@
 A gap is first given the time of a reordering, plus a drawn part: whoever asks first is overheard by
 the others, who then wait for the answer instead of asking too (RMP multicasts its NACKs for this).
 The first NACK names the site that should have the packets; each further one names another, and
-from the third on anyone may answer. Every unanswered NACK doubles the patience.
+from the third on anyone may answer. Every NACK that brings nothing doubles the patience.
 
 Answers go to everybody while the block is not stable, since others may miss it too, and only to
 the asker once the ring is known to have it. A packet is not sent twice within half a round trip.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ordering.config import MS
 from ordering.packets import Ack, Batch, Data, Nack, NewList, Order, Packet, Piece, Run, Span
@@ -25,6 +25,7 @@ ANYONE_AFTER = 2
 RUNS_MAX = 32
 SPANS_MAX = 32
 HELPED_MAX = 64
+BLOCKS_MAX = 1024  # looked through for one answer
 
 
 class Retransmission:
@@ -46,6 +47,7 @@ class Retransmission:
         self.tries = 0
         self.behind_epoch = 0  # highest epoch heard of above our own
         self._asked: tuple[int, int] = (0, 0)  # (frontier, epoch) of the last NACK
+        self._gaps: dict[tuple[SiteId, int], None] = {}  # where those it named began
         self._sent = Throttle(4 * site.config.retransmit_burst)  # what was retransmitted lately
         self._helped = Throttle(HELPED_MAX)
         self._filled = 0
@@ -99,12 +101,24 @@ class Retransmission:
         first, last = slots if slots is not None else (0, 0)
         if slots is None and not data and not spans and after_epoch is None:
             return
+        self._note_answers(first, data)
         site.count("nacks sent")
         nack = Nack(site.head(), self._responder(), first, last, data, after_epoch, spans)
         site.multicast(nack)
         self.tries += 1
         backoff = self.rtt.rto << min(self.tries - 1, 6)
-        site.arm(Timer.NACK, min(backoff, site.config.rto_max_ms * MS) + site.jitter(site.config.rto_min_ms))
+        # The token may wait for us: several NACKs may be lost before that makes us suspect. And where
+        # much is lost the estimate of a round trip contains recoveries, and is far too long.
+        patience = min(site.config.rto_max_ms, site.config.suspect_ms // 4) * MS
+        site.arm(Timer.NACK, min(backoff, patience) + site.jitter(site.config.rto_min_ms))
+
+    def _note_answers(self, first: int, data: tuple[Run, ...]) -> None:
+        """Of a long gap each answer brings a part, orders first, and the frontier may stand until the last:
+        only a NACK after which every gap still begins where it began was in vain."""
+        gaps = dict.fromkeys([(NO_SITE, first), *((run.source, run.first_seq) for run in data)])
+        if any(gap not in gaps for gap in self._gaps):
+            self.tries = 0
+        self._gaps = gaps
 
     def _responder(self) -> SiteId:
         """Escalation: the best informed site first, then the others in turn, then anyone."""
@@ -150,11 +164,7 @@ class Retransmission:
             if nack.first_ts <= site.queue.base:
                 self.transfer.refuse(asker)
                 return
-            for order in site.queue.blocks_between(nack.first_ts, nack.last_ts, budget):
-                if order.epoch > nack.head.epoch:
-                    break
-                self.send_block(asker, order)
-                budget -= 1
+            budget -= self._send_blocks(nack, budget)
         ordered = [Run(span.source, span.seq, 1) for span in nack.spans if span.ordered]
         if any(site.queue.has_collected(run) for run in (*nack.data, *ordered)):
             self.transfer.refuse(asker)
@@ -168,6 +178,25 @@ class Retransmission:
                 budget -= self._send_batch(asker, batch, 0, batch.size, budget)
                 if budget <= 0:
                     return
+
+    def _send_blocks(self, nack: Nack, budget: int) -> int:
+        """Missing blocks in the order of the slots, each with what the asker lacks of its data; first the
+        data of those it has. So its frontier moves with every answer: were all orders sent before their
+        data, a site that was away for long would soon be busy with nothing but orders that wait."""
+        queue, asker = self.site.queue, nack.head.sender
+        count = 0
+        first = max(min(nack.head.received + 1, nack.first_ts), queue.base + 1)
+        for order in queue.blocks_between(first, nack.last_ts, BLOCKS_MAX):
+            if order.epoch > nack.head.epoch or count >= budget:
+                break
+            if order.last_ts >= nack.first_ts:
+                self.send_block(asker, order)
+                count += 1
+            for run in order.runs:
+                for lacked in common(run, nack.data):
+                    for batch in queue.data_between(lacked, budget - count):
+                        count += self._send_batch(asker, batch, 0, batch.size, budget - count)
+        return count
 
     def _note_losses(self, nack: Nack) -> None:
         """RMP §4.6: who asks for what we sent was overrun, or the network was. Not so who comes from
@@ -262,6 +291,15 @@ class Retransmission:
         self.site.multicast(packet)
         if not self.site.view.has(asker):  # on its way out, and needed to hold its own removal (R5)
             self.site.unicast(asker, packet)
+
+
+def common(run: Run, missing: tuple[Run, ...]) -> Iterator[Run]:
+    """The parts of a run that are missing."""
+    for other in missing:
+        first = max(run.first_seq, other.first_seq)
+        last = min(run.last_seq, other.last_seq)
+        if other.source == run.source and first <= last:
+            yield Run(run.source, first, last - first + 1)
 
 
 def block_packet(site: Site, order: Order) -> Packet:
