@@ -247,7 +247,8 @@ class MultiRpc:
 
     def _answer(self, record: CallerRecord, answer: Answer) -> None:
         if record.site == self.site.me:
-            self.requests.answered(answer, self._view_id)
+            if record.boot == self.site.member.boot:  # who asked before a restart waits no more
+                self.requests.answered(answer, self._view_id)
         else:
             self._answers.append((record, answer))
 

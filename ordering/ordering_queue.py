@@ -322,6 +322,13 @@ class OrderingQueue:
         while (following := source.batches.get(source.contiguous + 1)) is not None:
             source.contiguous = following.last_seq
 
+    def expect_end(self, ts: int) -> None:
+        """The epoch is decided to end with slot ``ts``: what is not placed beyond it never was."""
+        for start in [start for start in self.ahead if start > ts]:
+            del self.ahead[start]
+            del self.blocks[start]
+        self.known_end = max(self.frontier, ts)
+
     def erase_above(self, ts: int) -> None:
         """R3: slots above the sync point never were. Their data becomes unordered again."""
         for start in sorted((start for start in self.blocks if start > ts), reverse=True):
@@ -460,22 +467,32 @@ class OrderingQueue:
         return ts, min(above) - 1 if above else self.known_end
 
     def due_data(self) -> dict[SiteId, int]:
-        """For each source the last message that must be somewhere: ordered, or overtaken by later ones."""
-        due = {site: source.highest for site, source in self.sources.items()}
+        """For each source the last message that must be somewhere: ordered, or overtaken by later ones. Whose
+        messages the first blocks wait for comes first. Behind a view that names another boot (R6) its data
+        cannot be taken yet."""
+        due: dict[SiteId, int] = {}
         ts = self.frontier + 1
         while (order := self.blocks.get(ts)) is not None:
+            if order.view is not None and self._renames(order.view):
+                break
             for run in order.runs:
                 due[run.source] = max(run.last_seq, due.get(run.source, 0))
             ts = order.last_ts + 1
+        for site, source in self.sources.items():
+            due[site] = max(source.highest, due.get(site, 0))
         return due
+
+    def _renames(self, view: View) -> bool:
+        known = self.sources
+        return any(m.site in known and known[m.site].boot != m.boot for m in view.members)
 
     def missing_data(self, most: int, assemblies: Assemblies | None = None) -> tuple[Run, ...]:
         """Messages that are due and not here, not even in part."""
         due = self.due_data()
         missing: list[Run] = []
-        for site, source in self.sources.items():
-            last = due[site]
-            if last <= source.contiguous:
+        for site, last in due.items():
+            source = self.sources.get(site)
+            if source is None or last <= source.contiguous:
                 continue
             parts = assemblies.of(site, source.boot, ordered=True) if assemblies is not None else ()
             seq = source.contiguous + 1

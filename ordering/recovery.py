@@ -332,7 +332,7 @@ class Recovery:
         self.decision = order
         site.decided = True
         site.fenced = True
-        site.queue.known_end = max(site.queue.known_end, order.ts - 1)
+        site.queue.expect_end(order.ts - 1)
 
     def on_abort(self, abort: RecoveryAbort) -> None:
         """Someone promised a higher ballot: step back and let it try, for a drawn while."""

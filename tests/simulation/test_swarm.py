@@ -36,6 +36,23 @@ def test_when_a_seed_has_found_something_once_then_it_is_played_for_ever(seed: i
     assert report.violations == [], report.replay
 
 
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(seed=18, sites=4, seconds=8, durable=True),  # a voter back from its disk lacks pieces of its own
+        Plan(seed=239, sites=7, discipline="sequencer"),  # an answer to a question of an earlier boot
+        Plan(
+            seed=12, sites=5, durable=True, sealed=True
+        ),  # data of an epoch's erased end are asked for first
+        Plan(seed=3, sites=7, sealed=True),  # a site's own datagrams come back to it
+    ],
+    ids=lambda plan: f"seed {plan.seed}",
+)
+def test_when_a_plan_has_found_something_once_then_it_is_played_for_ever(plan: Plan) -> None:
+    report = simulate(plan)
+    assert report.violations == [], report.replay
+
+
 @pytest.mark.parametrize("first", range(0, SEEDS // 2, CHUNK))
 def test_when_disks_fail_too_then_no_checker_complains(first: int) -> None:
     for seed in range(first, first + CHUNK):

@@ -93,7 +93,8 @@ class Integrity(OrderChecker):
         if type(effect) is Deliver:
             for delivery in effect.deliveries:
                 self._check_content(process, delivery, now)
-                if not delivery.first_ts and delivery.qos.level != Level.UNRELIABLE:
+                # A call may be forwarded again, by another boot under the same number.
+                if not delivery.first_ts and delivery.qos.level != Level.UNRELIABLE and not delivery.calls:
                     self._check_once(process, delivery, now)
         super().on_step(process, step, effect, now)
 
