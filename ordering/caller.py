@@ -60,6 +60,7 @@ ADDRESSES_MAX = 64
 FIRST_WINDOW = 8  # packets
 WINDOW_MAX = 1024
 OVERHEAD = 64  # of a message, generously
+BEHIND_ROUNDS = 4  # all may be behind a view we know, for a while
 
 
 class CallRequested(msgspec.Struct, frozen=True):
@@ -86,7 +87,18 @@ CallerEffect: TypeAlias = (
 class _Parcel:
     """Calls that travel in one packet, as long as one of them has no answer."""
 
-    __slots__ = ("first", "implicit", "late", "open", "request", "round", "sent_at", "since", "tries")
+    __slots__ = (
+        "behind",
+        "first",
+        "implicit",
+        "late",
+        "open",
+        "request",
+        "round",
+        "sent_at",
+        "since",
+        "tries",
+    )
 
     def __init__(self, first: int, request: CallRequested, now: int) -> None:
         self.first = first
@@ -98,6 +110,7 @@ class _Parcel:
         self.round = -1  # in which it was sent last
         self.sent_at = 0
         self.tries = 0
+        self.behind = 0  # how often it was refused by a member that does not know its view
 
     @property
     def size(self) -> int:
@@ -395,9 +408,11 @@ class Caller:
             case Refusal.OTHER_VIEW:
                 for parcel in parcels.values():
                     bound = parcel.request.view
-                    if bound is not None and bound < packet.directory.view:
+                    parcel.behind += 1
+                    everyone = BEHIND_ROUNDS * len(self.addresses)
+                    if bound is not None and (bound < packet.directory.view or parcel.behind > everyone):
                         self._fail(parcel, CallFailure.OTHER_VIEW)
-                    elif bound is not None:  # the member is behind
+                    elif bound is not None:  # the member is behind, or the view's chain has ended
                         self._go_on_elsewhere()
                         self._wait(self.rtt.rto)
             case Refusal.NO_PRIMARY:

@@ -211,10 +211,11 @@ class Outbox:
         self._count_calls(batch, 1)
 
     def _count_calls(self, batch: Batch, sign: int) -> None:
-        """Requests of our own are our own messages, not calls of others."""
-        if batch.calls and batch.calls[0].caller != self.site.me:
-            self.calls += sign * len(batch.messages)
-            self.call_bytes += sign * batch.size
+        """Requests of our own are our own messages, not calls of others; they may share a packet."""
+        for call, message in zip(batch.calls, batch.messages, strict=False):
+            if call.caller != self.site.me:
+                self.calls += sign
+                self.call_bytes += sign * len(message)
 
     def pump(self) -> None:
         """Send what the window has room for."""

@@ -100,7 +100,8 @@ async def body(bind: str) -> None:
         own = after.own_multicasts_heard - before.own_multicasts_heard
         assert own > 10, own  # messages that wait for the window share packets
         sent = after.datagrams_out - before.datagrams_out
-        assert own * 2 <= sent <= own * 2.5, (own, sent)  # the rest goes to one site only
+        # Some of them were sent before; the rest goes to one site only.
+        assert own * 2 - 10 <= sent <= own * 2.5, (own, sent)
         await asyncio.gather(*(submit_all(r, f"site {n}", 1_000) for n, r in enumerate(replicas)))
         await all_applied(replicas, 4_500)
         for driver in house.drivers:
