@@ -17,7 +17,7 @@ from itertools import pairwise
 import msgspec
 
 from bench.errors import BenchError
-from bench.member import Load, Member, Network, Settings, heard
+from bench.member import Member, Network, Settings, heard
 from bench.namespaces import Bridge, bridged
 from bench.ordering import OrderingPlan, Ring, Step, crews
 from bench.results import Result, Value, calibrate, median, versions
@@ -247,14 +247,7 @@ def calm(plan: OrderingPlan, step: Step, tick: Callable[[], None]) -> Result:
         ring = Ring(crew_of, network, plan.settings, plan.placement)
         try:
             step("full load")
-            load = Load(
-                size=plan.size,
-                senders=plan.sites,
-                seconds=plan.seconds,
-                qos=plan.qos,
-                batch=plan.messages_per_submit,
-            )
-            values = ring.run(load)
+            values = ring.run(plan.load(plan.sites))
         finally:
             ring.close()
     shown: dict[str, Value] = msgspec.to_builtins(plan)

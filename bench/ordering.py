@@ -63,6 +63,15 @@ class OrderingPlan(msgspec.Struct, frozen=True, kw_only=True):
         fitting = max((self.settings.packet_bytes - 256) // (self.size + 5), 1)
         return self.batch or min(fitting, BATCH_MAX)
 
+    def load(self, senders: int) -> Load:
+        return Load(
+            size=self.size,
+            senders=senders,
+            seconds=self.seconds,
+            qos=self.qos,
+            batch=self.messages_per_submit,
+        )
+
 
 # -- one group under load ------------------------------------------------------------------------
 
@@ -253,14 +262,7 @@ def measure(plan: OrderingPlan, crew_of: CrewMaker, step: Step) -> dict[str, Val
     ring = Ring(crew_of, network, plan.settings, plan.placement)
     try:
         step("the ring under load")
-        load = Load(
-            size=plan.size,
-            senders=plan.senders,
-            seconds=plan.seconds,
-            qos=plan.qos,
-            batch=plan.messages_per_submit,
-        )
-        under_load = ring.run(load)
+        under_load = ring.run(plan.load(plan.senders))
         step("the ring, one outstanding")
         alone = Load(
             size=min(plan.size, _LATENCY_SIZE),
@@ -331,14 +333,7 @@ def by_members(plan: OrderingPlan, counts: list[int], step: Step, tick: Callable
             network = Network.loopback(count, multicast=plan.multicast, sealed=plan.sealed)
             ring = Ring(crew_of, network, plan.settings, plan.placement)
             try:
-                load = Load(
-                    size=plan.size,
-                    senders=senders,
-                    seconds=plan.seconds,
-                    qos=plan.qos,
-                    batch=plan.messages_per_submit,
-                )
-                values[str(count)] = ring.run(load)
+                values[str(count)] = ring.run(plan.load(senders))
             finally:
                 ring.close()
     first, last = str(counts[0]), str(counts[-1])

@@ -486,9 +486,11 @@ class OrderingQueue:
         known = self.sources
         return any(m.site in known and known[m.site].boot != m.boot for m in view.members)
 
-    def missing_data(self, most: int, assemblies: Assemblies | None = None) -> tuple[Run, ...]:
+    def missing_data(
+        self, most: int, assemblies: Assemblies | None = None, due: dict[SiteId, int] | None = None
+    ) -> tuple[Run, ...]:
         """Messages that are due and not here, not even in part."""
-        due = self.due_data()
+        due = self.due_data() if due is None else due
         missing: list[Run] = []
         for site, last in due.items():
             source = self.sources.get(site)

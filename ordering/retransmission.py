@@ -92,7 +92,7 @@ class Retransmission:
         assemblies = site.assemblies
         data = tuple(
             run
-            for run in site.queue.missing_data(RUNS_MAX, assemblies)
+            for run in site.queue.missing_data(RUNS_MAX, assemblies, due)
             if assemblies.can_take(run.source, site.queue.sources[run.source].boot, run.first_seq)
         )
         assemblies.give_up()

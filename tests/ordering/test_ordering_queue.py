@@ -229,3 +229,28 @@ def test_when_a_joiner_starts_then_its_log_begins_with_the_block_that_names_it()
     assert queue.vector() == ((A, 7), (B, 2))
     assert queue.add_batch(data(A, 7), HORIZON) == "duplicate data"
     assert queue.add_batch(data(A, 8), HORIZON) == ""
+
+
+# -- what is asked for -----------------------------------------------------------------------------------
+
+
+def test_when_several_sources_lack_data_then_the_one_the_first_block_waits_for_comes_first() -> None:
+    queue = queue_with(block(1, (B, 1, 1)), block(3, (A, 1, 5)))
+    assert queue.missing_data(10) == (Run(B, 1, 1), Run(A, 1, 5))
+
+
+def test_when_a_view_names_another_boot_then_data_behind_it_are_not_asked_for_yet() -> None:
+    """They would be dropped, and use up the answers (R6)."""
+    renamed = View(ViewId(1, 1), (Member(A, 99, "a"), Member(B, 22, "b")), (A, B), (A, B))
+    queue = queue_with(block(1, (A, 1, 2)), block(4, view=renamed), block(5, (A, 3, 4)))
+    assert queue.missing_data(10) == (Run(A, 1, 2),)
+
+
+def test_when_the_end_of_an_epoch_is_decided_then_nothing_beyond_it_is_asked_for() -> None:
+    """Blocks beyond the sync point that were not placed are erased; others may use their numbers again."""
+    queue = queue_with(block(1, (A, 1, 2)), block(4, (A, 3, 4)), block(9, (B, 1, 1)))
+    queue.expect_end(3)
+    assert queue.missing_data(10) == (Run(A, 1, 2),)
+    assert queue.known_end == 3
+    add(queue, data(A, 1, 2))
+    assert queue.frontier == 3

@@ -1,10 +1,14 @@
 """Long gaps: who was away catches up at the pace of the answers, not of the back-off."""
 
+import msgspec
 import pytest
 
 from ordering.config import MS
-from ordering.packets import Nack
+from ordering.effects import Multicast, Unicast
+from ordering.events import PacketsReceived
+from ordering.packets import Ack, Data, Nack
 from ordering.simulator.stage import Stage
+from ordering.site import Timer
 from tests.paper.watching import mark, sent, texts
 
 BEATS = 500
@@ -37,3 +41,44 @@ def test_when_a_site_missed_much_of_several_sources_then_no_answered_nack_makes_
     assert waited_ms < 1000
     assert sorted(texts(stage, away)) == sorted(texts(stage, others[0]))
     stage.finish()
+
+
+def test_when_blocks_and_their_data_are_missing_then_each_block_comes_with_its_data() -> None:
+    """All orders first would leave a site that was away with nothing but orders that wait."""
+    stage = Stage.born(3, discipline="sequencer")
+    one, asker = stage.process("s1"), stage.process("s3")
+    stage.isolate("s3")  # so that nothing is collected
+    for number in range(5):
+        stage.submit("s2", f"{number}")
+        stage.run(20 * MS)
+    queue = one.engine.site.queue
+    me = one.member.site
+    blocks = [order for order in queue.blocks.values() if order.runs]
+    missing = tuple(run for order in blocks for run in order.runs)
+    first = min(order.ts for order in blocks)
+    head = msgspec.structs.replace(asker.engine.site.head(), received=first - 1, held=first - 1)
+    nack = Nack(head, me, first, max(order.last_ts for order in blocks), missing, None)
+    start = mark(stage)
+    stage.cluster.handle(one, PacketsReceived((nack,)))
+    answers = [
+        effect.packet
+        for site, effect in stage.journal.effects[start:]
+        if site == me and isinstance(effect, Multicast | Unicast)
+    ]
+    kinds = [type(packet) for packet in answers if isinstance(packet, Ack | Data)]
+    assert len(blocks) > 1
+    assert kinds == [Ack, Data] * len(blocks)
+
+
+def test_when_the_estimate_of_a_round_trip_is_long_then_nacks_repeat_well_before_a_suspicion() -> None:
+    stage = Stage.born(3)
+    engine = stage.process("s1").engine
+    site = engine.site
+    for _ in range(20):
+        engine.rtt.sample(150 * MS)
+    site.queue.known_end = site.queue.frontier + 5
+    for _ in range(8):
+        engine.retransmission.fire()
+        wait = site.deadlines[Timer.NACK] - site.now
+        assert wait <= (site.config.suspect_ms // 4 + site.config.rto_min_ms) * MS
+    assert engine.rtt.rto > site.config.suspect_ms // 4 * MS

@@ -1,0 +1,88 @@
+"""What a boot may and may not take over from the one before it at the same voter (R6)."""
+
+from ordering.config import MS
+from ordering.effects import CallAnswered, Persist
+from ordering.events import PacketsReceived, Reply, ReplyRequested
+from ordering.packets import Call, Data
+from ordering.qos import MAJORITY, UNORDERED
+from ordering.simulator.process import Process
+from ordering.simulator.stage import Stage
+from tests.paper.watching import mark, sent, texts
+
+SECOND = 1000 * MS
+
+
+def hang_disk(stage: Stage, address: str) -> None:
+    """No sync of this site comes to an end any more."""
+    sync = stage.cluster._sync
+
+    def some(process: Process, persist: Persist) -> None:
+        if process.address != address:
+            sync(process, persist)
+
+    stage.cluster._sync = some  # type: ignore[method-assign]
+
+
+def crash_losing_what_is_written(stage: Stage, address: str) -> None:
+    stage.process(address).disk.writing = None
+    stage.cluster.crash(address)
+
+
+def test_when_a_site_lost_its_own_large_message_then_it_gets_it_back_in_pieces() -> None:
+    """The others have synced it, so it is delivered; only the disk of its source was too slow."""
+    stage = Stage.born(3, durable=1, packet_bytes=700)
+    hang_disk(stage, "s2")
+    stage.submit("s2", "x" * 5000)
+    stage.until(lambda: bool(texts(stage, "s1")), "s1 delivers it")
+    crash_losing_what_is_written(stage, "s2")
+    del stage.cluster._sync  # its new disk is sound
+    stage.cluster.restart("s2")
+    assert stage.process("s2").engine.site.queue.sources[stage.process("s2").member.site].ordered == 0
+    stage.until(lambda: stage.process("s2").replica.ts > 0, "s2 has it again")
+    stage.finish()
+
+
+def test_when_the_asker_has_restarted_then_its_next_question_gets_no_old_answer() -> None:
+    """Both have number 1, and the site holds the lock itself: it executes the old one again, later."""
+    stage = Stage.born(3, durable=1)
+    stage.cluster.request(stage.process("s1"), (b"old",), MAJORITY, handler=1)
+    stage.run(100 * MS)
+    before = stage.process("s1").member
+    stage.cluster.crash("s1")
+    stage.cluster.restart("s1")
+    stage.run(SECOND)
+    process = stage.process("s1")
+    stage.isolate("s1")  # the new one waits
+    assert stage.cluster.request(process, (b"new",), MAJORITY, handler=1) is None
+    old = Call(before.site, before.boot, 1, before.address, 1, 0)
+    since = mark(stage)
+    stage.cluster.handle(process, ReplyRequested((Reply(old, 5, b"answer to old"),)))
+    assert list(process.engine.submission.requests.waiting) == [1]
+    assert not any(isinstance(effect, CallAnswered) for _, effect in stage.journal.effects[since:])
+    stage.finish()
+
+
+def test_when_a_holder_is_not_named_yet_then_it_replies_nothing_to_the_group() -> None:
+    """It hears the others and delivers the request again, but cannot be heard, so no view names it."""
+    stage = Stage.born(3, durable=1)
+    stage.cluster.request(stage.process("s1"), (b"question",), MAJORITY, handler=1, to_group=True)
+    stage.run(100 * MS)
+    stage.cluster.crash("s1")
+    stage.cut("s1", "*")
+    stage.cluster.restart("s1")
+    process = stage.process("s1")
+    stage.until(lambda: process.replica.ts > 0, "s1 has executed it again")
+    assert process.engine.site.unnamed
+    assert process.engine.submission.next_seq == 1
+    stage.finish()
+
+
+def test_when_a_sites_own_packet_comes_back_to_it_then_it_is_dropped() -> None:
+    """From a mirror, or an attacker who needs no key for that."""
+    stage = Stage.born(3)
+    stage.submit("s1", "once", qos=UNORDERED)
+    ((_, packet),) = sent(stage, Data)
+    process = stage.process("s1")
+    stage.cluster.handle(process, PacketsReceived((packet,)))
+    assert texts(stage, "s1") == ["once"]
+    assert process.engine.site.counters["dropped: own packet"] == 1
