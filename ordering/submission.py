@@ -217,13 +217,14 @@ class Submission:
             self.sending.on_confirm(flight, confirm)
 
     def reclaim(self) -> None:
-        """A view change erased slots: what lost its place waits for one again, under its own id."""
+        """A view change erased slots: what lost its place waits for one again, under its own id. Not what an
+        earlier boot sent: its numbers are given out again once we are named."""
         source = self.site.queue.sources.get(self.site.me)
         if source is None:
             return
         batches: list[Batch] = []
         seq = source.ordered + 1
-        while (batch := source.batches.get(seq)) is not None:
+        while not self.site.unnamed and (batch := source.batches.get(seq)) is not None:
             batches.append(batch)
             seq = batch.last_seq + 1
         self.outbox.send_again(batches, source.contiguous)

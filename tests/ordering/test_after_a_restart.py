@@ -4,7 +4,7 @@ from ordering.config import MS
 from ordering.effects import CallAnswered, Persist
 from ordering.events import PacketsReceived, Reply, ReplyRequested
 from ordering.packets import Call, Data
-from ordering.qos import MAJORITY, UNORDERED
+from ordering.qos import MAJORITY, SOURCE_ORDERED, UNORDERED
 from ordering.simulator.process import Process
 from ordering.simulator.stage import Stage
 from tests.paper.watching import mark, sent, texts
@@ -86,3 +86,24 @@ def test_when_a_sites_own_packet_comes_back_to_it_then_it_is_dropped() -> None:
     stage.cluster.handle(process, PacketsReceived((packet,)))
     assert texts(stage, "s1") == ["once"]
     assert process.engine.site.counters["dropped: own packet"] == 1
+
+
+def test_when_a_message_of_an_earlier_boot_lost_its_slot_then_the_new_boot_does_not_send_it() -> None:
+    """Its number is given out again once the new boot is named: two messages would have one number."""
+    stage = Stage.born(3, durable=1)
+    source = stage.token_site().address
+    stage.isolate(source)
+    assert stage.submit(source, "ordered by nobody else", qos=SOURCE_ORDERED) is None
+    process = stage.process(source)
+    stage.until(lambda: process.engine.site.synced == process.engine.site.queue.frontier, "it is on the disk")
+    assert process.engine.site.queue.sources[process.member.site].ordered == 1
+    stage.cluster.crash(source)
+    stage.run(SECOND)  # the others go on without it
+    stage.network.mend_all()
+    since, boot = mark(stage), process.member.boot
+    stage.cluster.restart(source)
+    process = stage.process(source)
+    stage.until(lambda: process.engine.site.epoch > 1, "it follows the others")
+    stage.until(lambda: not process.engine.site.unnamed, "it is named")
+    assert not [packet for _, packet in sent(stage, Data, since) if packet.batch.boot == boot]
+    stage.finish()

@@ -26,8 +26,8 @@ class SendWindow(Checker):
     """A site sends nothing new that does not fit its window beside what is under way (RMP §4.6).
 
     Counted from what it sends and what others answer, and never too much: an answer counts when it is
-    sent, a resent packet does not count, and a new epoch starts from nothing. A packet may always go
-    when nothing is under way.
+    sent, a resent packet does not count, nor one that answers with what an earlier boot had sent, and a new
+    epoch starts from nothing. A packet may always go when nothing is under way.
     """
 
     name = "send_window"
@@ -51,15 +51,18 @@ class SendWindow(Checker):
                         lane.ends.pop(seq, None)
 
     def _on_multicast(self, process: "Process", packet: Packet, now: int) -> None:
-        me = process.member.site
+        me, boot = process.member.site, process.member.boot
         match packet:
-            case Data(_, batch) if batch.source == me and batch.qos.level != Level.UNRELIABLE:
+            case Data(_, batch) if (batch.source, batch.boot) == (
+                me,
+                boot,
+            ) and batch.qos.level != Level.UNRELIABLE:
                 ordered = batch.qos.rides_the_ring
                 lane = self._lane(process, ordered=ordered)
                 if batch.first_seq > lane.top:
                     lane.top = batch.last_seq
                     self._count(process, lane, batch.first_seq, batch.size, now)
-            case Piece(_, part, asks) if part.source == me:
+            case Piece(_, part, asks) if (part.source, part.boot) == (me, boot):
                 lane = self._lane(process, ordered=part.qos.rides_the_ring)
                 end = part.offset + len(part.data)
                 if part.seq > lane.top:
