@@ -14,7 +14,7 @@ from typing import Any
 import google_crc32c
 import msgspec
 
-from ordering.codec import decode_header
+from ordering.codec import Datagram, decode_header
 from ordering.driver import Driver
 from ordering.packets import Packet
 from ordering.wire import Wire
@@ -52,22 +52,22 @@ class Heard(msgspec.Struct, frozen=True):
 class _Books(Wire):
     """Checks are CRCs: whoever could make a datagram pass the tag would not have to fool a checksum."""
 
-    last: bytes = b""
+    last: Datagram = b""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.senders, self.counted, self.checks = array("Q"), array("Q"), array("I")
 
-    def pack(self, packet: Packet) -> bytes:
-        self.last = super().pack(packet)
+    def write(self, packet: Packet) -> Datagram:
+        self.last = super().write(packet)
         return self.last
 
-    def unpack(self, datagram: bytes) -> Packet | None:
+    def unpack(self, datagram: Datagram) -> Packet | None:
         packet = super().unpack(datagram)
         if packet is not None:
             self.senders.append(packet.head.sender)
             self.counted.append(decode_header(datagram).counter)
-            self.checks.append(google_crc32c.value(datagram))
+            self.checks.append(google_crc32c.value(bytes(datagram)))
         return packet
 
 
@@ -89,18 +89,18 @@ class TappedDriver(Driver):
         super()._send(to, packet)
         datagram = self._books.last
         number = self._numbers.setdefault(to, len(self._numbers))
-        self._checks.append(google_crc32c.value(datagram))
+        self._checks.append(google_crc32c.value(bytes(datagram)))
         self._sent_to.append(number)
         self._hand_over(to, datagram)
 
-    def _hand_over(self, to: tuple[str, ...], datagram: bytes) -> None:
+    def _hand_over(self, to: tuple[str, ...], datagram: Datagram) -> None:
         """What goes to one site only is rarer, and worth more to who would bring it to another."""
         now = monotonic_ns()
         if self.captures is None or (len(to) > 1 and now < self._capture_at):
             return
         self._capture_at = now + _CAPTURE_EVERY_NS
         with suppress(OSError):  # the attacker is busy, and hears a little less
-            self.captures.send(msgspec.msgpack.encode((self.address, to, datagram)))
+            self.captures.send(msgspec.msgpack.encode((self.address, to, bytes(datagram))))
 
     # -- the books -------------------------------------------------------------------------------
 

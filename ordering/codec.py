@@ -43,7 +43,7 @@ Reasons of a ``DecodeError``:
 """
 
 from struct import Struct as Layout
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -96,6 +96,9 @@ WIRE_VERSION: Final = 1
 # The payload limit of UDP over IPv4.
 DATAGRAM_MAX: Final = 65_507
 SEALED: Final = 1
+
+# What is decoded may lie in a buffer that is used again: nothing of it is kept.
+Datagram: TypeAlias = bytes | bytearray | memoryview
 
 _LAYOUT: Final = Layout(">4sBBQQQ16sQBIQQQQQ")
 HEADER_BYTES: Final = _LAYOUT.size
@@ -166,7 +169,6 @@ _DECODERS: Final[dict[int, tuple[Any, msgspec.msgpack.Decoder[Any]]]] = {
     _tag(packet_type): (packet_type, msgspec.msgpack.Decoder(body)) for packet_type, body in _BODIES.items()
 }
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_EMPTY_BODY: Final = _ENCODER.encode(())
 
 
 def _original(value: object) -> object:
@@ -281,17 +283,20 @@ def _body(packet: p.Packet) -> tuple[object, ...]:
 # -- the two doors -------------------------------------------------------------------------------
 
 
-def encode_body(packet: p.Packet) -> bytes:
-    """The fields after the head, in plain. A value that does not fit is a defect of the caller."""
-    if type(packet) is p.Confirm:
-        return _EMPTY_BODY
-    return _ENCODER.encode(_body(packet))
+def write_body(packet: p.Packet, room: bytearray, offset: int = HEADER_BYTES) -> None:
+    """The fields after the head, in plain; ``room`` ends where they end. A value that does not fit is a
+    defect of the caller."""
+    _ENCODER.encode_into(() if type(packet) is p.Confirm else _body(packet), room, offset)
 
 
-def encode_header(packet: p.Packet, counter: int, flags: int, body_bytes: int) -> bytes:
+def write_header(
+    packet: p.Packet, counter: int, flags: int, body_bytes: int, room: bytearray | memoryview
+) -> None:
     """What goes before a body of ``body_bytes`` as it travels, the tag of a sealed one included."""
     head = packet.head
-    return _LAYOUT.pack(
+    _LAYOUT.pack_into(
+        room,
+        0,
         MAGIC,
         WIRE_VERSION,
         flags,
@@ -310,13 +315,25 @@ def encode_header(packet: p.Packet, counter: int, flags: int, body_bytes: int) -
     )
 
 
+def encode_body(packet: p.Packet) -> bytes:
+    room = bytearray()
+    write_body(packet, room, 0)
+    return bytes(room)
+
+
+def encode_header(packet: p.Packet, counter: int, flags: int, body_bytes: int) -> bytes:
+    room = bytearray(HEADER_BYTES)
+    write_header(packet, counter, flags, body_bytes, room)
+    return bytes(room)
+
+
 def encode(packet: p.Packet, counter: int) -> bytes:
     """The datagram of a packet, in plain."""
     body = encode_body(packet)
     return encode_header(packet, counter, 0, len(body)) + body
 
 
-def decode_header(datagram: bytes, *, datagram_max: int = DATAGRAM_MAX) -> Header:
+def decode_header(datagram: Datagram, *, datagram_max: int = DATAGRAM_MAX) -> Header:
     """Read and check the header; raises ``DecodeError`` and nothing else."""
     size = len(datagram)
     if size > datagram_max:
@@ -346,7 +363,7 @@ def decode_header(datagram: bytes, *, datagram_max: int = DATAGRAM_MAX) -> Heade
     return Header(head, counter, kind, flags == SEALED)
 
 
-def decode_body(header: Header, datagram: bytes, offset: int = HEADER_BYTES) -> p.Packet:
+def decode_body(header: Header, datagram: Datagram, offset: int = HEADER_BYTES) -> p.Packet:
     """The packet of a datagram whose header was read; raises ``DecodeError`` and nothing else.
 
     The body begins at ``offset`` and is in plain: of an opened datagram it comes alone, at 0.
@@ -362,7 +379,7 @@ def decode_body(header: Header, datagram: bytes, offset: int = HEADER_BYTES) -> 
     return packet
 
 
-def decode(datagram: bytes, *, datagram_max: int = DATAGRAM_MAX) -> tuple[p.Packet, int]:
+def decode(datagram: Datagram, *, datagram_max: int = DATAGRAM_MAX) -> tuple[p.Packet, int]:
     """The packet and the counter of a datagram in plain; raises ``DecodeError`` and nothing else."""
     header = decode_header(datagram, datagram_max=datagram_max)
     if header.sealed:

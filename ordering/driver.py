@@ -224,36 +224,42 @@ class Driver:
     # -- the loop's callbacks --------------------------------------------------------------------
 
     def _on_unicast(self) -> None:
-        self._receive(self._unicast.drain())
+        began = monotonic_ns()
+        packets: list[Packet] = []
+        for datagram in self._unicast.drain():
+            self._read(datagram, packets)
+        self._take_in(packets, began)
 
     def _on_multicast(self) -> None:
         assert self._multicast is not None
+        began = monotonic_ns()
         own = self._boots
-        datagrams = self._multicast.drain()
-        others = [datagram for datagram in datagrams if datagram[_BOOT] not in own]
-        self._own_heard += len(datagrams) - len(others)
-        self._receive(others)
-
-    def _receive(self, datagrams: list[bytes]) -> None:
-        if not datagrams:
-            return
-        now = monotonic_ns()
-        unpack = self._wire.unpack
         packets: list[Packet] = []
-        for datagram in datagrams:
-            try:
-                packet = unpack(datagram)
-            except Exception:  # a defect here must not be a way to stop the process from outside
-                log.exception("a datagram of %d bytes could not be read", len(datagram))
-                self._unreadable += 1
-                continue
-            if packet is not None:
-                packets.append(packet)
+        for datagram in self._multicast.drain():
+            if bytes(datagram[_BOOT]) in own:
+                self._own_heard += 1
+            else:
+                self._read(datagram, packets)
+        self._take_in(packets, began)
+
+    def _read(self, datagram: memoryview, packets: list[Packet]) -> None:
+        try:
+            packet = self._wire.unpack(datagram)
+        except Exception:  # a defect here must not be a way to stop the process from outside
+            log.exception("a datagram of %d bytes could not be read", len(datagram))
+            self._unreadable += 1
+            return
+        if packet is not None:
+            packets.append(packet)
+
+    def _take_in(self, packets: list[Packet], began: int) -> None:
+        now = monotonic_ns()
         if packets:
             self._perform(self._groups.handle(PacketsReceived(tuple(packets)), now), now)
             self._tell()
             self._arm()
-        self._stalls.note_busy(monotonic_ns() - now)
+            now = monotonic_ns()
+        self._stalls.note_busy(now - began)
 
     def _fire(self) -> None:
         now = monotonic_ns()
@@ -330,7 +336,7 @@ class Driver:
 
     def _send(self, to: tuple[str, ...], packet: Packet) -> None:
         route = self._routes.find(to)
-        datagram = self._wire.pack(packet)
+        datagram = self._wire.write(packet)
         if len(datagram) > route.whole_bytes:
             self._routes.note_fragments(len(datagram), route)
         send = self._unicast.send

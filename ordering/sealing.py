@@ -38,7 +38,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from ordering.codec import HEADER_BYTES
+from ordering.codec import HEADER_BYTES, Datagram
 from ordering.errors import DecodeError, KeyringError
 from ordering.packets import Head
 from ordering.twins import BOOT_BYTES
@@ -177,13 +177,24 @@ class Sealer:
 
     def seal(self, head: Head, counter: int, header: bytes, body: bytes) -> bytes:
         """The body as it travels. The caller never uses a counter twice for one head's boot."""
+        return self._cipher(head).encrypt(nonce(counter), body, header)
+
+    def seal_into(self, head: Head, counter: int, plain: bytearray, room: memoryview) -> None:
+        """The whole datagram as it travels: ``plain``, whose header says how long it will be, and the tag."""
+        with memoryview(plain) as view:
+            header = view[:HEADER_BYTES]
+            room[:HEADER_BYTES] = header
+            cipher = self._cipher(head)
+            cipher.encrypt_into(nonce(counter), view[HEADER_BYTES:], header, room[HEADER_BYTES:])
+
+    def _cipher(self, head: Head) -> AESGCM:
         name = (head.group, head.sender, head.boot)
         aead = self._own.get(name)
         if aead is None:
             if len(self._own) >= _OWN_MAX:
                 self._own.clear()
             aead = self._own[name] = self._keyring.sealing_key(*_purpose(name))
-        return aead.encrypt(nonce(counter), body, header)
+        return aead
 
 
 class _Incarnation:
@@ -205,7 +216,7 @@ class Opener:
         self._known: OrderedDict[_Name, _Incarnation] = OrderedDict()
         self._floors: OrderedDict[_Name, int] = OrderedDict()
 
-    def open(self, head: Head, counter: int, datagram: bytes) -> bytes:
+    def open(self, head: Head, counter: int, datagram: Datagram) -> bytes:
         """The body in plain, or a ``DecodeError``: ``replayed``, ``forged``."""
         name = (head.group, head.sender, head.boot)
         known = self._known.get(name)
@@ -224,7 +235,7 @@ class Opener:
         for name, known in self._known.items():
             known.aeads = self._derive(name)
 
-    def _open_first(self, name: _Name, counter: int, datagram: bytes) -> bytes:
+    def _open_first(self, name: _Name, counter: int, datagram: Datagram) -> bytes:
         floor = self._floors.get(name, -1)
         if counter <= floor:
             raise DecodeError("replayed")
@@ -246,7 +257,7 @@ class Opener:
         return [self._keyring.opening_key(index, salt, info) for index in range(len(self._keyring))]
 
 
-def _decrypt(aeads: list[AESGCM], counter: int, datagram: bytes) -> bytes:
+def _decrypt(aeads: list[AESGCM], counter: int, datagram: Datagram) -> bytes:
     """With whichever cipher opens it, which comes to the front."""
     number = nonce(counter)
     sealed = memoryview(datagram)[HEADER_BYTES:]

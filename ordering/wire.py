@@ -1,7 +1,7 @@
 """The seam between packets and datagrams: all that a driver, or a simulator of bytes, needs of both.
 
     wire = Wire(keyring, admits=groups.admits)
-    socket.send(wire.pack(packet))
+    socket.send(wire.write(packet))
     packets = [packet for datagram in drain if (packet := wire.unpack(datagram)) is not None]
 
 A process has *one* ``Wire`` for all its groups, as long as it lives: its counter numbers every
@@ -31,17 +31,19 @@ from ordering.codec import (
     DATAGRAM_MAX,
     HEADER_BYTES,
     SEALED,
+    Datagram,
     decode_body,
     decode_header,
-    encode_body,
-    encode_header,
+    write_body,
+    write_header,
 )
 from ordering.errors import CounterExhausted, DecodeError, KeyringError, PacketTooLarge
-from ordering.packets import Head, Packet
+from ordering.packets import Data, Head, Packet, Piece
 from ordering.sealing import COUNTER_MAX, TAG_BYTES, Keyring, Opener, Sealer
 
 # What a datagram needs beside the body of its packet.
 OVERHEAD_BYTES: Final = HEADER_BYTES + TAG_BYTES
+_LARGE: Final = (Data, Piece)
 
 
 class Wire:
@@ -61,6 +63,9 @@ class Wire:
         self._flags = 0 if keyring is None else SEALED
         self._tag_bytes = 0 if keyring is None else TAG_BYTES
         self._counter = 0
+        # Used again and again, so that they stay where they are; small packets would shrink the other's.
+        self._large, self._small = bytearray(HEADER_BYTES), bytearray(HEADER_BYTES)
+        self._sealed = memoryview(bytearray(0 if keyring is None else datagram_max))
 
     def rotate(self, keyring: Keyring) -> None:
         """Seal and open with these keys from the next datagram on. The counter goes on."""
@@ -70,12 +75,19 @@ class Wire:
         self._opener.rotate(keyring)
 
     def pack(self, packet: Packet) -> bytes:
-        """The datagram of a packet, with a number of its own even if the packet was packed before."""
-        body = encode_body(packet)
-        body_bytes = len(body) + self._tag_bytes
-        if HEADER_BYTES + body_bytes > self._datagram_max:
+        """The datagram of a packet, to keep."""
+        return bytes(self.write(packet))
+
+    def write(self, packet: Packet) -> Datagram:
+        """The datagram of a packet, with a number of its own even if the packet was written before. The next
+        one is written over it."""
+        room = self._large if type(packet) in _LARGE else self._small
+        write_body(packet, room)
+        body_bytes = len(room) - HEADER_BYTES + self._tag_bytes
+        size = HEADER_BYTES + body_bytes
+        if size > self._datagram_max:
             raise PacketTooLarge(
-                f"{type(packet).__name__}: {HEADER_BYTES + body_bytes} bytes, the largest datagram has"
+                f"{type(packet).__name__}: {size} bytes, the largest datagram has"
                 f" {self._datagram_max}; set message_bytes_max and packet_bytes at least"
                 f" {OVERHEAD_BYTES} bytes below it"
             )
@@ -83,12 +95,14 @@ class Wire:
         if counter > COUNTER_MAX:
             raise CounterExhausted("all numbers of this boot are used; restart the process with a new boot")
         self._counter = counter
-        header = encode_header(packet, counter, self._flags, body_bytes)
-        if self._sealer is not None:
-            body = self._sealer.seal(packet.head, counter, header, body)
-        return header + body
+        write_header(packet, counter, self._flags, body_bytes, room)
+        if self._sealer is None:
+            return room
+        sealed = self._sealed[:size]
+        self._sealer.seal_into(packet.head, counter, room, sealed)
+        return sealed
 
-    def unpack(self, datagram: bytes) -> Packet | None:
+    def unpack(self, datagram: Datagram) -> Packet | None:
         """The packet of a datagram; None if it was dropped."""
         try:
             return self._unpack(datagram)
@@ -96,7 +110,7 @@ class Wire:
             self.counters[error.reason] = self.counters.get(error.reason, 0) + 1
             return None
 
-    def _unpack(self, datagram: bytes) -> Packet:
+    def _unpack(self, datagram: Datagram) -> Packet:
         header = decode_header(datagram, datagram_max=self._datagram_max)
         opener = self._opener
         if header.sealed is (opener is None):

@@ -43,6 +43,8 @@ def test_when_a_seed_has_found_something_once_then_it_is_played_for_ever(seed: i
         Plan(seed=181),  # calls bound to a view of a chain that has ended
         Plan(seed=388),  # who answers with what its earlier boot sent sends nothing new
         Plan(seed=410),  # a message of an earlier boot lost its slot, and its number was given out again
+        Plan(seed=1353),  # what an earlier boot sent arrives late, at a site that was paused
+        Plan(seed=1629),  # one event brings a site through two epochs, and it sends in both
     ],
     ids=lambda plan: f"seed {plan.seed}",
 )

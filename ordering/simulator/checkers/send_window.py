@@ -58,12 +58,12 @@ class SendWindow(Checker):
                 boot,
             ) and batch.qos.level != Level.UNRELIABLE:
                 ordered = batch.qos.rides_the_ring
-                lane = self._lane(process, ordered=ordered)
+                lane = self._lane(process, packet, ordered=ordered)
                 if batch.first_seq > lane.top:
                     lane.top = batch.last_seq
                     self._count(process, lane, batch.first_seq, batch.size, now)
             case Piece(_, part, asks) if (part.source, part.boot) == (me, boot):
-                lane = self._lane(process, ordered=part.qos.rides_the_ring)
+                lane = self._lane(process, packet, ordered=part.qos.rides_the_ring)
                 end = part.offset + len(part.data)
                 if part.seq > lane.top:
                     lane.top = part.seq
@@ -75,10 +75,11 @@ class SendWindow(Checker):
                 if asks == me:  # alone in the ring: there is nobody to ask
                     self._arrived(process.address, part.seq, end, ordered=part.qos.rides_the_ring)
 
-    def _lane(self, process: "Process", *, ordered: bool) -> Lane:
+    def _lane(self, process: "Process", packet: Packet, *, ordered: bool) -> Lane:
+        """In the epoch of the packet: one event may bring a site through several."""
         address = process.address
         site = process.engine.site
-        here = (process.member.boot, site.epoch, site.counters.get("leaps", 0))
+        here = (process.member.boot, packet.head.epoch, site.counters.get("leaps", 0))
         if self._epochs.get(address) != here:
             before = self._epochs.get(address, (0, 0, 0))
             self._epochs[address] = here
