@@ -1,7 +1,7 @@
 """A sealed ring under load, and a process without the key that does to it what it can.
 
-Calm and attacked rounds take turns in one ring that lives throughout. Nothing of the attacker's may be
-accepted, every datagram of it is dropped for a reason that is counted, the ring does not change, and all
+Calm, decoyed and attacked rounds take turns in one ring that lives throughout. Nothing of the attacker's may
+be accepted, every datagram of it is dropped for a reason that is counted, the ring does not change, and all
 members deliver the same. What is left of the throughput is measured beside that, and is no condition.
 """
 
@@ -199,6 +199,16 @@ class _Siege:
     def calm(self) -> dict[str, Value]:
         return self.load(min(self.plan.seconds, _CALM_SECONDS_MAX))
 
+    def decoyed(self) -> dict[str, Value]:
+        """As calm, while the attacker works as hard as it will, on nobody."""
+        plan = self.plan
+        seconds = min(plan.seconds, _CALM_SECONDS_MAX)
+        order = Order(int(plan.rate * seconds) + 1, plan.rate, 3 * seconds + _LATE_SECONDS, decoy=True)
+        self.attacker.tell(order)
+        values = self.load(seconds)
+        self.ring.crew.hear(self.attacker, order.seconds_max + _LATE_SECONDS)
+        return values
+
     def attacked(self, datagrams: int) -> dict[str, Value]:
         plan = self.plan
         order = Order(datagrams, plan.rate, 3 * plan.seconds + _LATE_SECONDS)
@@ -213,6 +223,7 @@ def run(plan: AttackPlan, step: Step, tick: Callable[[], None]) -> Result:
     plan.check()
     calibration = calibrate()
     calm: list[dict[str, Value]] = []
+    decoyed: list[dict[str, Value]] = []
     attacked: list[dict[str, Value]] = []
     step("a ring comes about")
     siege = _Siege(plan, CrewMaker(tick))
@@ -220,6 +231,8 @@ def run(plan: AttackPlan, step: Step, tick: Callable[[], None]) -> Result:
         for number in range(1, plan.rounds + 1):
             step(f"round {number} of {plan.rounds}: calm")
             calm.append(siege.calm())
+            step(f"round {number} of {plan.rounds}: the attacker sends to nobody")
+            decoyed.append(siege.decoyed())
             step(f"round {number} of {plan.rounds}: attacked for {plan.seconds:.0f} s")
             share = plan.datagrams * number // plan.rounds - plan.datagrams * (number - 1) // plan.rounds
             attacked.append(siege.attacked(share))
@@ -229,9 +242,10 @@ def run(plan: AttackPlan, step: Step, tick: Callable[[], None]) -> Result:
     kept = [
         {
             "attacked_to_calm": ratio(hit["messages_per_s"], free["messages_per_s"]),
+            "attacked_to_decoyed": ratio(hit["messages_per_s"], decoy["messages_per_s"]),
             "cpu_per_message_to_calm": ratio(hit["cpu_us_per_message"], free["cpu_us_per_message"]),
         }
-        for hit, free in zip(attacked, calm, strict=True)
+        for hit, decoy, free in zip(attacked, decoyed, calm, strict=True)
     ]
     shown: dict[str, Value] = msgspec.to_builtins(plan)
     return Result(
@@ -245,6 +259,7 @@ def run(plan: AttackPlan, step: Step, tick: Callable[[], None]) -> Result:
         },
         values={
             "calm": medians(calm),
+            "decoyed": medians(decoyed),
             "attacked": medians(attacked),
             "cpu_us_per_hostile": _cost(calm, attacked, plan.datagrams),
             **_findings(siege),

@@ -34,7 +34,7 @@ _OVERHEARD_MAX = 2048
 _EAR_SECONDS = 10.0  # until something was overheard
 _EAR_BYTES = 1 << 17
 _EAR_TURN = 16
-_NAP_SECONDS = 0.0005
+_NAP_SECONDS = 0.002
 _LONG_ONE_IN = 16
 
 
@@ -181,11 +181,13 @@ def _measured(datagram: bytes) -> bytes:
 
 
 class Order(msgspec.Struct, frozen=True):
-    """So many datagrams, so many a second, to all sites together."""
+    """So many datagrams, so many a second, to all sites together. A ``decoy`` goes to nobody instead, and
+    shows what the attacker takes by being there."""
 
     datagrams: int
     rate: int
     seconds_max: float
+    decoy: bool = False
 
 
 class Spent(msgspec.Struct, frozen=True):
@@ -206,6 +208,8 @@ class _Attacker:
         self._targets: list[Address] = [(at.host, at.port) for at in map(parse_endpoint, addresses)]
         self.forger = Forger(len(addresses), Random(seed))
         self._sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._nobody = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._nobody.bind(("127.0.0.1", 0))  # never read: when it is full, the kernel drops what comes
 
     def listen(self, turns: int = _EAR_TURN) -> None:
         for _ in range(turns):
@@ -226,13 +230,14 @@ class _Attacker:
         sent: Counter[str] = Counter()
         sent_to = [0] * len(self._targets)
         done = size = refused = 0
+        targets = [self._nobody.getsockname()] * len(self._targets) if order.decoy else self._targets
         while done < order.datagrams and (spent := time.monotonic() - began) < order.seconds_max:
             self.listen()
             due = min(int(spent * order.rate) + 1, order.datagrams)
             for _ in range(due - done):
                 kind, place, datagram = self.forger.next()
                 try:
-                    self._sock.sendto(datagram, self._targets[place])
+                    self._sock.sendto(datagram, targets[place])
                 except OSError:
                     refused += 1
                     continue

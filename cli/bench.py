@@ -448,7 +448,7 @@ def attack_command(
         1_000_000
     ),
     rate: Annotated[int, typer.Option(min=1, max=1_000_000, help="Of them in a second.")] = 10_000,
-    rounds: Annotated[int, typer.Option(min=1, max=100, help="Calm and attacked, in turn.")] = 4,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="Calm, decoyed and attacked, in turn.")] = 4,
     size: Size = 1024,
     senders: Senders = "1",
     seed: Annotated[int, typer.Option(min=0, help="Of the attacker's choices.")] = 1,
@@ -473,7 +473,7 @@ def attack_command(
     with _shown() as step:
         result = attack.run(plan, step, _nothing)
     values = result.values
-    rates = {name: values[name] for name in ("calm", "attacked")}
+    rates = {name: values[name] for name in ("calm", "decoyed", "attacked")}
     _print(result, [_rates(f"{size} B, sealed", rates), _drops_table(values["sites"])], as_json=as_json)
     checks = values["checks"]
     assert isinstance(checks, dict)

@@ -28,9 +28,12 @@ class DeliveryCursor:
         self.rpc = rpc
         self.cursor = 0  # last slot of the last block delivered whole
         self.part = 0  # slots already delivered of the block after it
-        self.view: View | None = None  # the last view the application was told of
         self._told = LevelReached(0, 0)
         self._ready: list[Delivery] = []
+
+    @property
+    def view(self) -> View | None:
+        return self.site.told_view
 
     def start_at(self, ts: int) -> None:
         """A joiner's application hears from its first view on."""
@@ -108,7 +111,7 @@ class DeliveryCursor:
     def _enter(self, ts: int, chain: int, view: View, time: int) -> None:
         """Tell the application of a view, and of its own locks there (R5: always majority-held)."""
         locks_only = self.view is not None and view.differs_in_locks_only(self.view)
-        self.view = self.rpc.view = view
+        self.site.told_view = self.rpc.view = view
         self.site.out.append(InstallView(ts, chain, view, time, locks_only))
         self.locks.tell(view, ts)
 

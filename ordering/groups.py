@@ -133,6 +133,7 @@ _REFUSALS: Final = (SubmitError, MembershipError, LockError)
 _DROPS: Final = {State.IDLE: "dropped: group not started", State.GONE: "dropped: group ended"}
 _STOPPED: Final = "dropped: group stopped"
 _NOT_OPEN: Final = "dropped: group not open"
+_OWN: Final = "dropped: own packet"  # from a mirror, or of a boot before this one
 
 
 class Groups:
@@ -222,7 +223,12 @@ class Groups:
         A driver asks before it decodes the body. ``handle`` asks for every packet in any case.
         """
         hosted = self._by_id.get(head.group)
-        reason = _NOT_OPEN if hosted is None else hosted.drops
+        if hosted is None:
+            reason = _NOT_OPEN
+        elif head.sender == hosted.engine.site.me:
+            reason = _OWN
+        else:
+            reason = hosted.drops
         if reason:
             self.counters[reason] = self.counters.get(reason, 0) + 1
         return not reason

@@ -160,7 +160,7 @@ class MultiRpc:
         qos = packet.qos
         if qos.level == Level.K_RESILIENT and qos.k >= len(site.view.electorate):
             return Refusal.BAD_QOS
-        absent = not site.view.has(site.me) or site.unnamed or self.membership.leaving
+        absent = not site.view.has(site.me) or not site.may_number or self.membership.leaving
         if absent or not self.detection.reaches_majority():
             return Refusal.NO_PRIMARY
         if len(record.under_way) + len(fresh) > site.config.call_messages:
@@ -257,7 +257,7 @@ class MultiRpc:
         the view yet, the request is repeated."""
         if call.number in record.replies:
             return
-        if self.site.unnamed or not self.submission.has_room_for_calls(1, len(answer.payload)):
+        if not (self.site.may_number and self.submission.has_room_for_calls(1, len(answer.payload))):
             self.site.count("replies to the group without room")
             return
         self.table.keep_reply(record, answer)

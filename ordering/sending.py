@@ -283,14 +283,6 @@ class Outbox:
             self._count_calls(flight.batch, 1)
         self.site.disarm(self._timer)
 
-    def drop_from(self, seq: int) -> None:
-        """Give up everything from ``seq`` on; what is before it has been sent."""
-        kept = [flight.batch for first, flight in self.pending.items() if first < seq]
-        self.clear()
-        for batch in kept:
-            self._put(Flight(batch, self.site.config.packet_bytes, again=True))
-            self._count_calls(batch, 1)
-
     def remind(self) -> None:
         """Send again what nothing was heard of, oldest first: a window of it, and a burst at most."""
         now, rto = self.site.now, self.sending.rtt.rto

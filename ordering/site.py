@@ -63,6 +63,7 @@ class Site:
         self.epoch = 0
         self.fenced = False
         self.delivered = 0  # last slot up to which everything was handed to the application
+        self.told_view: View | None = None  # the last view it was told of: always one that a majority holds
         self.synced = 0  # last slot of this epoch's log that is on the disk; durable mode only
         self.parents: list[Parent] = []  # the chains we left for a fork that is not decided yet
         self.decided = False  # the install that ends this epoch is known, its slots not all here
@@ -110,6 +111,15 @@ class Site:
             return False
         member = self.view.member(self.me)
         return member is not None and member.boot != self.member.boot
+
+    @property
+    def may_number(self) -> bool:
+        """R6: whether no view change can take this boot's name out of the order again. Before that it numbers
+        no message: the numbers would be given out anew, to others."""
+        if not self.config.durable:
+            return True
+        member = None if self.told_view is None else self.told_view.member(self.me)
+        return member is not None and member.boot == self.member.boot and not self.unnamed
 
     @property
     def held(self) -> int:

@@ -10,6 +10,7 @@ from ordering.config import MS
 from ordering.detection import Detection
 from ordering.effects import Abandoned, Accepted, WindowOpened
 from ordering.errors import (
+    InvariantViolation,
     KTooLarge,
     MessageTooLarge,
     NoPrimary,
@@ -96,7 +97,7 @@ class Submission:
     def _check(self, request: SubmitRequested) -> int:
         """Refuse, or say how many bytes it is."""
         site = self.site
-        if site.outside or not site.epoch or not site.view.has(site.me) or site.unnamed:
+        if site.outside or not site.epoch or not site.view.has(site.me) or not site.may_number:
             raise NotMember(
                 f"group {site.config.group!r}: this site is {site.state.value}; submit after the first"
                 " InstallView, or start a new engine and join"
@@ -232,12 +233,11 @@ class Submission:
             self._go_on_at(seq, sum(len(batch.messages) for batch in batches))
 
     def _go_on_at(self, seq: int, sent: int) -> None:
-        """A boot that was named begins where the order says. If it was named before, and that was erased, its
-        earlier boot may have got the numbers of messages it accepted meanwhile: their outcome is unknown."""
+        """A boot begins where the order says that its predecessor ended. What it has numbered since is known
+        to the order, or waits here."""
         if self.outbox.messages - sent != self.next_seq - seq:
-            if self.next_seq > seq:
-                self.site.out.append(Abandoned(seq, self.next_seq - seq, ordered=True))
-            self.outbox.drop_from(seq)
+            if self.outbox:
+                raise InvariantViolation(f"messages wait for other numbers than {seq} and up")
             self.next_seq = seq
 
     def fire(self) -> None:

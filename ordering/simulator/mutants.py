@@ -354,7 +354,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a nonce is used again",
         "security: two datagrams under one key and nonce give both away",
-        "ordering.wire:Wire.pack",
+        "ordering.wire:Wire.write",
         "self._counter = counter",
         "self._counter = counter - (counter % 97 == 0)",
         sealed=True,

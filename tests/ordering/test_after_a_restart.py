@@ -2,6 +2,7 @@
 
 from ordering.config import MS
 from ordering.effects import CallAnswered, Persist
+from ordering.errors import NotMember
 from ordering.events import PacketsReceived, Reply, ReplyRequested
 from ordering.packets import Call, Data
 from ordering.qos import MAJORITY, SOURCE_ORDERED, UNORDERED
@@ -107,3 +108,22 @@ def test_when_a_message_of_an_earlier_boot_lost_its_slot_then_the_new_boot_does_
     stage.until(lambda: not process.engine.site.unnamed, "it is named")
     assert not [packet for _, packet in sent(stage, Data, since) if packet.batch.boot == boot]
     stage.finish()
+
+
+def test_when_a_boot_is_named_but_not_for_good_then_it_numbers_nothing() -> None:
+    """A view change could take the name out of the order, and the numbers would be given out anew."""
+    stage = Stage.born(3, durable=1)
+    stage.submit("s1", "before")
+    stage.run(100 * MS)
+    stage.cluster.crash("s1")
+    stage.run(SECOND)
+    stage.cluster.restart("s1")
+    process = stage.process("s1")
+    site = process.engine.site
+    stage.until(lambda: site.epoch > 1 and not site.unnamed, "s1 has the block that names it")
+    assert site.stability.majority < site.queue.views[-1][0]
+    assert isinstance(stage.submit("s1", "too early"), NotMember)
+    stage.until(lambda: site.may_number, "a majority has it")
+    assert stage.submit("s1", "after") is None
+    stage.finish()
+    assert texts(stage, "s2") == ["before", "after"]

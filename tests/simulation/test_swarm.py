@@ -45,6 +45,8 @@ def test_when_a_seed_has_found_something_once_then_it_is_played_for_ever(seed: i
         Plan(seed=410),  # a message of an earlier boot lost its slot, and its number was given out again
         Plan(seed=1353),  # what an earlier boot sent arrives late, at a site that was paused
         Plan(seed=1629),  # one event brings a site through two epochs, and it sends in both
+        Plan(seed=2159),  # a site comes back from its disk with more than it would keep
+        Plan(seed=2362),  # the name of a boot was erased after it had numbered messages
     ],
     ids=lambda plan: f"seed {plan.seed}",
 )

@@ -22,7 +22,7 @@ class Bounds(Checker):
     1. At any time: the order within what is retained and the horizon, own unordered messages within
        the window (twice that when a view change has given slots back), unfinished messages within
        theirs and of members only, the rest within its constant; and the sender's count of what is
-       under way is right.
+       under way is right. A site that comes back from its disk may have, beyond that, what its log had.
     2. At the end of a run that healed and went quiet, if all members live and have everything, they
        keep no more than a few blocks.
     """
@@ -34,6 +34,7 @@ class Bounds(Checker):
         self._events = 0
         self._last_submit = 0
         self._healed = False
+        self._brought: dict[int, int] = {}  # by boot: bytes with a slot that came from the disk
 
     def on_submit(
         self, process: "Process", first_seq: int, messages: tuple[bytes, ...], qos: Qos, now: int
@@ -42,8 +43,11 @@ class Bounds(Checker):
 
     def on_settled(self, process: "Process", now: int) -> None:
         self._events += 1
+        queue = process.engine.site.queue
+        if queue.frontier and process.member.boot not in self._brought:
+            self._brought[process.member.boot] = queue.ordered_bytes
         if self._events % SAMPLE == 0:
-            for what, size, limit in sizes(process):
+            for what, size, limit in sizes(process, self._brought.get(process.member.boot, 0)):
                 if size > limit:
                     self.fail(now, f"site {process.member.site}: {what} {size}, at most {limit}")
 
@@ -67,8 +71,8 @@ class Bounds(Checker):
                 )
 
 
-def sizes(process: "Process") -> list[tuple[str, int, int]]:
-    """What is bounded: a name, the size now, and the limit."""
+def sizes(process: "Process", brought: int = 0) -> list[tuple[str, int, int]]:
+    """What is bounded: a name, the size now, and the limit; ``brought`` bytes come from the disk."""
     engine = process.engine
     config = engine.site.config
     queue = engine.site.queue
@@ -93,7 +97,9 @@ def sizes(process: "Process") -> list[tuple[str, int, int]]:
         (
             "bytes with a slot",
             queue.ordered_bytes,
-            config.buffer_bytes_max + 2 * members * (config.window_bytes + config.message_bytes_max),
+            config.buffer_bytes_max
+            + 2 * members * (config.window_bytes + config.message_bytes_max)
+            + brought,
         ),
         ("bytes in transit", engine.sending.in_transit, 2 * config.window_bytes + config.packet_bytes),
         ("bytes in transit that nobody has sent", _lost_track(process), 0),

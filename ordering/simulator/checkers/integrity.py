@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ordering.effects import Abandoned, Deliver, Delivery, Effect
+from ordering.effects import Deliver, Delivery, Effect
 from ordering.qos import Level, Qos
 from ordering.simulator.checkers.history import History, Log, OrderChecker, Step
 from ordering.views import SiteId
@@ -22,7 +22,7 @@ class Lane:
         self.earlier: list[Lane] = []  # as it was before a voter came back and numbered on from lower
 
     def renumber(self, first_seq: int) -> None:
-        """What had this number and higher was never ordered, or is abandoned."""
+        """What had this number and higher was never ordered."""
         before = Lane()
         before.messages, before.qualities = list(self.messages), list(self.qualities)
         self.earlier.append(before)
@@ -56,7 +56,6 @@ class Integrity(OrderChecker):
         self._ordered: dict[SiteId, Lane] = {}
         self._unordered: dict[SiteId, Lane] = {}
         self._unreliable: dict[SiteId, set[bytes]] = {}
-        self._abandoned: set[SiteId] = set()
         self._seen: dict[int, set[tuple[bool, SiteId, int, bytes]]] = {}
         self._numbered: dict[tuple[bool, SiteId], int] = {}  # the process that numbered last
 
@@ -70,9 +69,8 @@ class Integrity(OrderChecker):
         lane = self._lanes(qos).setdefault(site, Lane())
         again = self._numbered.setdefault((qos.rides_the_ring, site), process.key) != process.key
         self._numbered[qos.rides_the_ring, site] = process.key
-        if (again or site in self._abandoned) and first_seq <= len(lane.messages):
+        if again and first_seq <= len(lane.messages):
             lane.renumber(first_seq)
-            self._abandoned.discard(site)
         if first_seq != len(lane.messages) + 1:
             self.fail(
                 now,
@@ -83,11 +81,6 @@ class Integrity(OrderChecker):
 
     def _lanes(self, qos: Qos) -> dict[SiteId, Lane]:
         return self._ordered if qos.level >= Level.SOURCE_ORDERED else self._unordered
-
-    def on_effect(self, process: "Process", effect: Effect, now: int) -> None:
-        if type(effect) is Abandoned and effect.ordered:
-            self._abandoned.add(process.member.site)
-        super().on_effect(process, effect, now)
 
     def on_step(self, process: "Process", step: Step, effect: Effect, now: int) -> None:
         if type(effect) is Deliver:
