@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+from typing import Any
 
 import pytest
 
@@ -87,6 +88,32 @@ def test_when_the_socket_is_full_then_datagrams_wait_in_order_within_a_bound(
         sender.close()
 
     asyncio.run(main())
+
+
+def test_when_a_datagram_waits_then_what_is_written_over_it_does_not_matter() -> None:
+    async def main() -> None:
+        sent: list[bytes] = []
+
+        class Keeping(Clogged):
+            def sendto(self, *arguments: Any) -> int:
+                super().sendto(*arguments)
+                sent.append(bytes(arguments[0]))
+                return 1
+
+        clogged = Keeping(socket.AF_INET, socket.SOCK_DGRAM)
+        clogged.bind(("127.0.0.1", 0))
+        sender = UdpSocket(clogged)
+        sender.start(asyncio.get_running_loop(), lambda: None)
+        room = bytearray(b"first")
+        sender.send(room, ("127.0.0.1", 9))
+        room[:] = b"other"
+        clogged.room = 1
+        while not sent:
+            await asyncio.sleep(0)
+        sender.close()
+        assert sent == [b"first"]
+
+    asyncio.run(asyncio.wait_for(main(), 10))
 
 
 def test_when_more_has_arrived_than_a_drain_takes_then_the_rest_comes_next(

@@ -241,6 +241,14 @@ def test_when_no_engine_wants_a_packet_then_it_is_counted_by_reason() -> None:
     assert groups.counters == {reason: 2 * count for reason, count in expected.items()}
 
 
+def test_when_a_packet_comes_back_to_its_sender_then_it_is_dropped_before_it_is_opened() -> None:
+    groups = Groups()
+    engine = started(groups, "orders", "a", "b")
+    own = Head(group_id("orders"), 0, engine.site.me, 1001, 0, 0, 0, 0, 0)
+    assert not groups.admits(own)
+    assert groups.counters == {"dropped: own packet": 1}
+
+
 def test_when_a_group_is_closed_then_its_packets_are_dropped_until_it_is_opened_and_started() -> None:
     groups = Groups()
     started(groups, "orders", "a", "b")

@@ -61,6 +61,23 @@ def test_when_a_packet_is_packed_then_unpacking_gives_it_back(
     assert not receiver.counters
 
 
+@either_way
+def test_when_datagrams_are_written_and_read_in_place_then_nothing_of_one_is_in_the_next(
+    keyring: Keyring | None,
+) -> None:
+    """Large and small in turn, in one room of the sender and one of the receiver."""
+    sender, receiver = Wire(keyring), Wire(keyring)
+    arrival = bytearray(DATAGRAM_MAX)
+    sent: list[p.Packet] = [data(50_000), REPLY, data(3), data(20_000), p.Confirm(HEAD), data(0)]
+    read: list[p.Packet | None] = []
+    for packet in sent:
+        datagram = sender.write(packet)
+        arrival[: len(datagram)] = datagram
+        read.append(receiver.unpack(memoryview(arrival)[: len(datagram)]))
+    arrival[:] = bytes(DATAGRAM_MAX)
+    assert read == sent
+
+
 def test_when_there_is_no_keyring_then_the_datagram_is_the_codecs() -> None:
     wire = Wire(None)
     assert decode(wire.pack(REPLY)) == (REPLY, 1)
