@@ -108,11 +108,12 @@ def _promoted(member: Member) -> Member:
 
 
 class Request(NamedTuple):
-    """A change that was asked for: when it was first, and last."""
+    """A change that was asked for: when it was first, and last, and which slots who asked last had."""
 
     change: Change
     first_at: int
     last_at: int
+    received: int
 
 
 class Membership:
@@ -173,7 +174,7 @@ class Membership:
             if site.state is State.JOINING:
                 site.multicast_to(site.config.contacts or site.config.founders, request)
             else:
-                self._keep(change)
+                self._keep(change, site.queue.frontier)
                 site.multicast(request)
         if self.wanted or self._return_at is not None:
             site.arm(Timer.REQUEST, site.config.request_ms * MS + site.jitter(site.config.request_ms))
@@ -233,6 +234,9 @@ class Membership:
         if change.kind is ChangeKind.RETURN and request.head.epoch != site.epoch:
             site.count("dropped: return from an earlier epoch")
             return False
+        if self._is_of_dead_boot(change, request.head.received):
+            site.count("dropped: return of an earlier boot")
+            return False
         if change.kind is ChangeKind.JOIN:
             if site.view.has(change.member.site):
                 self._resend_seat(change.member)
@@ -244,9 +248,24 @@ class Membership:
         self._pass_on(request)
         return change.kind is ChangeKind.JOIN and self._is_restart(change.member)
 
+    def _is_of_dead_boot(self, change: Change, received: int) -> bool:
+        """R6: a RETURN under another boot than the view's names a newer one, unless who asked did not know
+        yet that the view's is named: then it is the one before. ``received``: the slots known there."""
+        view = self.site.view
+        named = view.member(change.member.site)
+        if change.kind is not ChangeKind.RETURN or named is None or named.boot == change.member.boot:
+            return False
+        named_at = 0
+        for ts, earlier in reversed(self.site.queue.views):
+            member = earlier.member(named.site)
+            if member is None or member.boot != named.boot:
+                break
+            named_at = ts
+        return received < named_at
+
     def _pass_on(self, request: ListChangeRequest) -> None:
         site = self.site
-        self._keep(request.change)
+        self._keep(request.change, request.head.received)
         tail = site.queue.tail
         if not request.forwarded and tail is not None and tail.next_site != site.me:
             site.unicast(tail.next_site, ListChangeRequest(site.head(), request.change, forwarded=True))
@@ -271,13 +290,13 @@ class Membership:
         others = [s for s in site.view.ring if s not in replaced]
         return bool(replaced) and others[:1] == [site.me] and not site.fenced
 
-    def _keep(self, change: Change) -> None:
+    def _keep(self, change: Change, received: int) -> None:
         key = (change.kind, change.member.site)
         known = self.requests.get(key)
         if known is not None:
-            self.requests[key] = Request(change, known.first_at, self.site.now)
+            self.requests[key] = Request(change, known.first_at, self.site.now, received)
         elif len(self.requests) < REQUESTS_MAX:
-            self.requests[key] = Request(change, self.site.now, self.site.now)
+            self.requests[key] = Request(change, self.site.now, self.site.now, received)
         else:
             self.site.count("membership requests dropped")
 
@@ -289,6 +308,7 @@ class Membership:
         for key, request in list(self.requests.items()):
             change = request.change
             late = change.kind is ChangeKind.JOIN and change.member.site in site.queue.departed
+            late = late or self._is_of_dead_boot(change, request.received)
             if late or site.now - request.last_at > lifetime:
                 del self.requests[key]
                 continue

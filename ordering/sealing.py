@@ -181,11 +181,9 @@ class Sealer:
 
     def seal_into(self, head: Head, counter: int, plain: bytearray, room: memoryview) -> None:
         """The whole datagram as it travels: ``plain``, whose header says how long it will be, and the tag."""
-        with memoryview(plain) as view:
-            header = view[:HEADER_BYTES]
-            room[:HEADER_BYTES] = header
-            cipher = self._cipher(head)
-            cipher.encrypt_into(nonce(counter), view[HEADER_BYTES:], header, room[HEADER_BYTES:])
+        room[:HEADER_BYTES] = header = bytes(plain[:HEADER_BYTES])
+        with memoryview(plain) as view, view[HEADER_BYTES:] as body:
+            self._cipher(head).encrypt_into(nonce(counter), body, header, room[HEADER_BYTES:])
 
     def _cipher(self, head: Head) -> AESGCM:
         name = (head.group, head.sender, head.boot)

@@ -264,21 +264,23 @@ class Outbox:
             self.site.disarm(self._timer)
         return flight
 
-    def send_again(self, batches: list[Batch], last_sent: int) -> None:
-        """An epoch is over: ``batches`` are what went out before and has no slot, up to ``last_sent``. They
-        go out again, as the window allows; nobody knows who has them."""
-        for flight in self.pending.values():
+    def send_again(self, erased: list[Batch], ordered: int) -> None:
+        """An epoch is over: ``erased`` have lost their slots, and what is pending after ``ordered`` has none.
+        It goes out again, as the window allows; nobody knows who has it."""
+        unsent = set(self._waiting)
+        before = list(self.pending.values())
+        for flight in before:
             self.sending.ground(flight)
-        unsent = [flight for flight in self._waiting if flight.batch.first_seq > last_sent]
-        for flight in self.pending.values():
             self._count_calls(flight.batch, -1)
         self._waiting.clear()
         self.pending = {}
         self.pending_messages = self.pending_bytes = 0
-        for batch in batches:
-            self._put(Flight(batch, self.site.config.packet_bytes, again=True))
-        for flight in unsent:
-            self._put(flight)
+        size = self.site.config.packet_bytes
+        for batch in erased:
+            self._put(Flight(batch, size, again=True))
+        for flight in before:
+            if flight.batch.first_seq > ordered:
+                self._put(flight if flight in unsent else Flight(flight.batch, size, again=True))
         for flight in self.pending.values():
             self._count_calls(flight.batch, 1)
         self.site.disarm(self._timer)

@@ -4,6 +4,7 @@ What is accepted has its sequence numbers at once. It is packed and sent when th
 then it enters this site's own ordering queue: nobody, this site included, orders what has not been sent.
 """
 
+from collections import deque
 from operator import countOf
 
 from ordering.config import MS
@@ -50,6 +51,9 @@ class Submission:
         self._refused: tuple[int, int] | None = None  # messages and bytes that did not fit
         self._tries = 0
         self._lane_first = False
+        self._numbered = False  # whether this boot has given any message a number in the order
+        self._placed: dict[int, Batch] = {}  # ours, by first_seq, in slots that a view change may still erase
+        self._placed_ends: deque[tuple[int, int]] = deque()  # (last slot, last_seq) of each block with some
 
     def submit(self, request: SubmitRequested, delivered: View | None) -> None:
         """Accept all messages or none."""
@@ -76,6 +80,7 @@ class Submission:
         first = self.next_seq if qos.rides_the_ring else lane_seq
         batch = Batch(site.me, site.member.boot, first, qos, messages, calls, size=size)
         if qos.rides_the_ring:
+            self._numbered = True
             self.next_seq += len(messages)
             self.outbox.put(batch)
         else:
@@ -179,11 +184,13 @@ class Submission:
 
     def pump(self) -> None:
         """Send what the window has room for; called whenever it may have opened."""
+        if self._placed_ends:
+            self._forget_final()
         lane = self.lanes.outbox
         self._lane_first = not self._lane_first  # neither takes all the room
         if self._lane_first and lane.has_unsent:
             lane.pump()
-        if self.outbox.has_unsent and not self.site.fenced:
+        if self.outbox.has_unsent and not (self.site.fenced or self.site.unnamed):
             self.outbox.pump()
         if lane.has_unsent:
             lane.pump()
@@ -200,11 +207,24 @@ class Submission:
         for run in order.runs:
             if run.source != me:
                 continue
+            if self.site.unnamed and pending and next(iter(pending)) <= run.last_seq:
+                raise InvariantViolation(f"numbers up to {run.last_seq} went to an earlier boot of this site")
             while pending and (first := next(iter(pending))) <= run.last_seq:
                 flight = self.outbox.settle(first)
+                self._placed[first] = flight.batch
                 if flight.sent and not (self._tries or flight.large) and order.orderer != me:
                     self.rtt.sample(self.site.now - flight.sent_at)
+            self._placed_ends.append((order.last_ts, run.last_seq))
             self._tries = 0
+
+    def _forget_final(self) -> None:
+        """What a majority holds keeps its slot."""
+        ends, placed = self._placed_ends, self._placed
+        majority = self.site.stability.majority
+        while ends and ends[0][0] <= majority:
+            _, last_seq = ends.popleft()
+            while placed and (first := next(iter(placed))) <= last_seq:
+                del placed[first]
 
     def own_flight(self, span: Span) -> Flight | None:
         """What is under way of a message of ours."""
@@ -218,27 +238,26 @@ class Submission:
             self.sending.on_confirm(flight, confirm)
 
     def reclaim(self) -> None:
-        """A view change erased slots: what lost its place waits for one again, under its own id. Not what an
-        earlier boot sent: its numbers are given out again once we are named."""
+        """A view change erased slots, or our removal: what has no place waits for one again, under its own
+        id. Nothing of an earlier boot is sent again: its numbers are given out anew once we are named."""
         source = self.site.queue.sources.get(self.site.me)
         if source is None:
             return
-        batches: list[Batch] = []
-        seq = source.ordered + 1
-        while not self.site.unnamed and (batch := source.batches.get(seq)) is not None:
-            batches.append(batch)
-            seq = batch.last_seq + 1
-        self.outbox.send_again(batches, source.contiguous)
+        ordered = source.ordered
+        erased = [batch for first, batch in self._placed.items() if first > ordered]
+        for batch in erased:
+            del self._placed[batch.first_seq]
+        self._placed_ends = deque(end for end in self._placed_ends if end[1] <= ordered)
+        self.outbox.send_again(erased, ordered)
         if self.site.config.durable and not self.site.unnamed:
-            self._go_on_at(seq, sum(len(batch.messages) for batch in batches))
+            self._go_on_after(ordered)
 
-    def _go_on_at(self, seq: int, sent: int) -> None:
-        """A boot begins where the order says that its predecessor ended. What it has numbered since is known
-        to the order, or waits here."""
-        if self.outbox.messages - sent != self.next_seq - seq:
-            if self.outbox:
-                raise InvariantViolation(f"messages wait for other numbers than {seq} and up")
-            self.next_seq = seq
+    def _go_on_after(self, ordered: int) -> None:
+        """A boot begins where the order says that its predecessor ended, and uses no number twice."""
+        if not self._numbered:
+            self.next_seq = ordered + 1
+        elif self.outbox.first_seq(self.next_seq) != ordered + 1:
+            raise InvariantViolation(f"the order goes on with {ordered + 1}, a number this boot is past")
 
     def fire(self) -> None:
         """Something has had no slot for too long."""
@@ -247,7 +266,7 @@ class Submission:
             return
         oldest = next(iter(self.outbox.pending.values()))
         wait = oldest.sent_at + self._patience() - site.now
-        if wait <= 0 and not site.fenced:
+        if wait <= 0 and not (site.fenced or site.unnamed):
             self._tries += 1
             self.sending.lost()
             self.outbox.remind()
@@ -262,13 +281,13 @@ class Submission:
         That is what has no slot, and what has one that no majority is known to hold.
         """
         site = self.site
-        first = self.outbox.first_seq(self.next_seq)
-        for order in site.queue.blocks.values():
-            if site.stability.majority < order.ts <= site.queue.frontier:
-                first = min([first, *(run.first_seq for run in order.runs if run.source == site.me)])
+        self._forget_final()
+        first = next(iter(self._placed), self.outbox.first_seq(self.next_seq))
         if first < self.next_seq:
             site.out.append(Abandoned(first, self.next_seq - first, ordered=True))
         lane_first = self.lanes.outbox.first_seq(self.lanes.next_seq)
         if lane_first < self.lanes.next_seq:
             site.out.append(Abandoned(lane_first, self.lanes.next_seq - lane_first, ordered=False))
         self.outbox.clear()
+        self._placed.clear()
+        self._placed_ends.clear()

@@ -311,7 +311,7 @@ class Stage:
         self.check()
 
     def check(self) -> None:
-        violations = [text for judge in self._judges for text in judge.violations]
+        violations = [text for judge in self._judges for text in judge.violations] + self.cluster.broken
         if violations:
             raise ScenarioViolation("\n".join(violations))
 

@@ -4,7 +4,7 @@ from ordering.config import MS
 from ordering.effects import CallAnswered, Persist
 from ordering.errors import NotMember
 from ordering.events import PacketsReceived, Reply, ReplyRequested
-from ordering.packets import Call, Data
+from ordering.packets import Call, ChangeKind, Data
 from ordering.qos import MAJORITY, SOURCE_ORDERED, UNORDERED
 from ordering.simulator.process import Process
 from ordering.simulator.stage import Stage
@@ -127,3 +127,41 @@ def test_when_a_boot_is_named_but_not_for_good_then_it_numbers_nothing() -> None
     assert stage.submit("s1", "after") is None
     stage.finish()
     assert texts(stage, "s2") == ["before", "after"]
+
+
+def test_when_a_request_of_an_earlier_boot_was_kept_then_it_does_not_rename_the_later_one() -> None:
+    """RETURN of the boot before, kept by a site without the token, which gets the token only when the later
+    boot is named and has sent a message."""
+    stage = Stage.born(3, durable=1, request_ms=300)
+    stage.isolate("s1")
+    stage.until(
+        lambda: all(stage.process(a).engine.site.view.ring == (2, 3) for a in ("s2", "s3")), "s1 is out"
+    )
+    stage.run(50 * MS)
+    resting = stage.token_site().address
+    (keeper,) = {"s2", "s3"} - {resting}
+    stage.network.mend_all()
+    stage.drop("s1", resting, "ListChangeRequest", 10_000)
+    stage.drop(keeper, resting, "ListChangeRequest", 10_000)
+    requests = stage.process(keeper).engine.membership.requests
+    stage.until(lambda: (ChangeKind.RETURN, 1) in requests, "the request of the earlier boot is kept")
+    stage.cluster.crash("s1")
+    stage.run(MS)
+    stage.cluster.restart("s1")
+    stage.drop("s1", "*", "ListChangeRequest", 10_000)
+    site = stage.process("s1").engine.site
+    stage.until(lambda: site.may_number, "the later boot is named")
+    stage.drop("s1", "*", Data, 10_000)
+    assert stage.submit("s1", "nobody has it yet") is None
+    stage.drop("s1", "*", "RecoveryVote", 10_000)  # so that it is out of the ring, and is to return
+    stage.cluster.crash(resting)
+    stage.run(MS)
+    stage.cluster.restart(resting)
+    assert (ChangeKind.RETURN, 1) in requests
+    epoch = site.epoch
+    stage.until(lambda: site.epoch > epoch, "the next view change")
+    stage.until(lambda: (ChangeKind.RETURN, 1) not in requests, "the request is granted, or forgotten")
+    stage.run(SECOND)
+    assert not site.unnamed
+    stage.finish()
+    assert texts(stage, "s2")[-1] == "nobody has it yet"

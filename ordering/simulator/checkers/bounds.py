@@ -44,10 +44,11 @@ class Bounds(Checker):
     def on_settled(self, process: "Process", now: int) -> None:
         self._events += 1
         queue = process.engine.site.queue
-        if queue.frontier and process.member.boot not in self._brought:
-            self._brought[process.member.boot] = queue.ordered_bytes
+        boot = process.member.boot
+        if queue.frontier and process.engine.site.config.durable:
+            self._brought[boot] = min(self._brought.get(boot, queue.ordered_bytes), queue.ordered_bytes)
         if self._events % SAMPLE == 0:
-            for what, size, limit in sizes(process, self._brought.get(process.member.boot, 0)):
+            for what, size, limit in sizes(process, self._brought.get(boot, 0)):
                 if size > limit:
                     self.fail(now, f"site {process.member.site}: {what} {size}, at most {limit}")
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ordering.effects import Deliver, Delivery, Effect
+from ordering.effects import Deliver, Delivery, Effect, InstallView
 from ordering.qos import Level
 from ordering.simulator.checkers.history import History, Log, OrderChecker, Step
 from ordering.views import SiteId, ViewId
@@ -17,11 +17,12 @@ ANYWHERE = 0
 class Stream:
     """What one process has of one source."""
 
-    __slots__ = ("early", "leaps", "next_seq")
+    __slots__ = ("early", "leaps", "next_seq", "told")
 
     def __init__(self, next_seq: int) -> None:
         self.next_seq = next_seq
         self.leaps = 0  # how many boots of the source are still to begin here
+        self.told = False  # its latest boot is named here, so that the next message is surely of it
         self.early: dict[int, int] = {}  # delivered without a slot, so never void: first → last
 
 
@@ -39,13 +40,16 @@ class SourceOrder(OrderChecker):
     def __init__(self, history: History | None = None) -> None:
         super().__init__(history)
         self._streams: dict[tuple[int, SiteId], Stream] = {}
+        self._boots: dict[SiteId, int] = {}  # the latest of each site
 
     def on_start(self, process: "Process", now: int) -> None:
         """A voter that comes back numbers on from the order: what it had sent without one ends, though not
         before its new boot is heard of; until then it may still arrive."""
+        self._boots[process.member.site] = process.member.boot
         for key, stream in self._streams.items():
             if key[1] == process.member.site:
                 stream.leaps += 1
+                stream.told = False
 
     def on_restart(self, process: "Process") -> None:
         """It may go on anywhere; but what ran ahead of its slot before does not come again."""
@@ -58,6 +62,11 @@ class SourceOrder(OrderChecker):
             for delivery in effect.deliveries:
                 if delivery.qos.level >= Level.SOURCE_ORDERED:
                     self._take(process, step.log, delivery, now)
+        elif type(effect) is InstallView:
+            for member in effect.view.members:
+                stream = self._streams.get((process.key, member.site))
+                if stream is not None and self._boots.get(member.site) == member.boot:
+                    stream.told = True
         for delivery in step.void:
             stream = self._streams.get((process.key, delivery.source))
             if stream is not None and stream.next_seq != ANYWHERE:
@@ -78,6 +87,8 @@ class SourceOrder(OrderChecker):
                 )
             stream.leaps = max(stream.leaps - 1, 0)
             stream.early.clear()
+        if stream.told:
+            stream.leaps = 0
         last = delivery.first_seq + len(delivery.messages) - 1
         if not delivery.first_ts:
             stream.early[delivery.first_seq] = last
