@@ -573,6 +573,7 @@ class Engine:
                     site.arm(Timer.REQUEST, 1)
                 elif unnamed and not site.unnamed:
                     self.submission.reclaim()
+                unnamed = site.unnamed
         if moved:
             site.clock.placed_at = site.now
             self.detection.moved()

@@ -108,11 +108,13 @@ def _promoted(member: Member) -> Member:
 
 
 class Request(NamedTuple):
-    """A change that was asked for: when it was first, and last, and which slots who asked last had."""
+    """A change that was asked for: when it was first, and last, in which epoch, and which slots of it who
+    asked last had."""
 
     change: Change
     first_at: int
     last_at: int
+    epoch: int
     received: int
 
 
@@ -293,10 +295,11 @@ class Membership:
     def _keep(self, change: Change, received: int) -> None:
         key = (change.kind, change.member.site)
         known = self.requests.get(key)
+        now, epoch = self.site.now, self.site.epoch
         if known is not None:
-            self.requests[key] = Request(change, known.first_at, self.site.now, received)
+            self.requests[key] = Request(change, known.first_at, now, epoch, received)
         elif len(self.requests) < REQUESTS_MAX:
-            self.requests[key] = Request(change, self.site.now, self.site.now, received)
+            self.requests[key] = Request(change, now, now, epoch, received)
         else:
             self.site.count("membership requests dropped")
 
@@ -308,6 +311,7 @@ class Membership:
         for key, request in list(self.requests.items()):
             change = request.change
             late = change.kind is ChangeKind.JOIN and change.member.site in site.queue.departed
+            late = late or (change.kind is ChangeKind.RETURN and request.epoch != site.epoch)
             late = late or self._is_of_dead_boot(change, request.received)
             if late or site.now - request.last_at > lifetime:
                 del self.requests[key]

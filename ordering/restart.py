@@ -117,6 +117,8 @@ def leap(engine: "Engine", position: Position) -> None:
     """Go on from where the others' logs begin; the application has the state of what was before."""
     site = engine.site
     site.count("leaps")
+    if not position.view.has(site.me):
+        engine.submission.abandon()  # while our slots can be told from those of the later epoch
     engine.delivery.leap(position)
     site.queue.leap(position)
     site.clock.placed_at = site.now
@@ -135,7 +137,7 @@ def leap(engine: "Engine", position: Position) -> None:
     site.note_addresses()
     site.forget_strangers()
     engine.lanes.enter_view()
-    engine.submission.reclaim()
+    engine.submission.reclaim(leapt=True)
     engine.recovery.caught_up()
     if not site.view.has(site.me):
         engine._end(engine.membership.ending())

@@ -207,7 +207,8 @@ class Submission:
         for run in order.runs:
             if run.source != me:
                 continue
-            if self.site.unnamed and pending and next(iter(pending)) <= run.last_seq:
+            others = self.site.queue.sources[me].boot != self.site.member.boot
+            if others and pending and next(iter(pending)) <= run.last_seq:
                 raise InvariantViolation(f"numbers up to {run.last_seq} went to an earlier boot of this site")
             while pending and (first := next(iter(pending))) <= run.last_seq:
                 flight = self.outbox.settle(first)
@@ -237,7 +238,7 @@ class Submission:
             self._tries = 0
             self.sending.on_confirm(flight, confirm)
 
-    def reclaim(self) -> None:
+    def reclaim(self, *, leapt: bool = False) -> None:
         """A view change erased slots, or our removal: what has no place waits for one again, under its own
         id. Nothing of an earlier boot is sent again: its numbers are given out anew once we are named."""
         source = self.site.queue.sources.get(self.site.me)
@@ -248,8 +249,11 @@ class Submission:
         for batch in erased:
             del self._placed[batch.first_seq]
         self._placed_ends = deque(end for end in self._placed_ends if end[1] <= ordered)
+        if leapt:  # what is behind us is final, whatever its slots were called in our epoch
+            self._placed.clear()
+            self._placed_ends.clear()
         self.outbox.send_again(erased, ordered)
-        if self.site.config.durable and not self.site.unnamed:
+        if self.site.config.durable and source.boot == self.site.member.boot:
             self._go_on_after(ordered)
 
     def _go_on_after(self, ordered: int) -> None:

@@ -4,10 +4,12 @@ from ordering.config import MS
 from ordering.effects import CallAnswered, Persist
 from ordering.errors import NotMember
 from ordering.events import PacketsReceived, Reply, ReplyRequested
-from ordering.packets import Call, ChangeKind, Data
+from ordering.membership import Request
+from ordering.packets import Call, Change, ChangeKind, Data
 from ordering.qos import MAJORITY, SOURCE_ORDERED, UNORDERED
 from ordering.simulator.process import Process
 from ordering.simulator.stage import Stage
+from ordering.views import Member, SiteId
 from tests.paper.watching import mark, sent, texts
 
 SECOND = 1000 * MS
@@ -165,3 +167,60 @@ def test_when_a_request_of_an_earlier_boot_was_kept_then_it_does_not_rename_the_
     assert not site.unnamed
     stage.finish()
     assert texts(stage, "s2")[-1] == "nobody has it yet"
+
+
+def test_when_a_kept_request_is_of_an_earlier_epoch_then_it_is_forgotten() -> None:
+    """Slots of another epoch say nothing about which boot is the later one."""
+    stage = Stage.born(3, durable=1)
+    engine = stage.token_site().engine
+    other = next(member for member in engine.site.view.members if member.site != engine.site.me)
+    dead = Member(other.site, other.boot + 1, other.address)
+    key = (ChangeKind.RETURN, other.site)
+    now = engine.site.now
+    for epoch, kept in ((engine.site.epoch - 1, False), (engine.site.epoch, True)):
+        engine.membership.requests[key] = Request(Change(ChangeKind.RETURN, dead), now, now, epoch, 1 << 40)
+        assert engine.membership.next_view(engine.site.queue.frontier + 1, 0) is None  # it is in the ring
+        assert (key in engine.membership.requests) is kept
+
+
+def test_when_a_fork_names_an_earlier_boot_then_the_later_one_takes_part_with_its_messages() -> None:
+    """The leader has missed the block that names it. Until the fork is decided, the order says who is who."""
+    stage = Stage.born(7, durable=1, minimum_size=3, orphan_ms=2000)
+    forking, dying = ("s1", "s2", "s3"), ("s4", "s5", "s6", "s7")
+    sites = {address: stage.process(address).engine.site for address in stage.addresses}
+    stage.isolate("s1")
+    stage.isolate("s2")
+    stage.until(
+        lambda: all(set(sites[a].view.ring) == {3, 4, 5, 6, 7} for a in ("s3", *dying)), "two are out"
+    )
+    stage.network.mend_all()
+    for address in ("s1", "s2"):
+        stage.drop(address, "*", "ListChangeRequest", 10_000)
+    stage.until(lambda: sites["s1"].queue.frontier == sites["s3"].queue.frontier > 1, "s1 follows")
+    for kind in ("Ack", "NewList"):
+        stage.drop("*", "s1", kind, 10_000)
+    stage.cluster.crash("s2")
+    stage.run(5 * MS)
+    stage.drop("s2", "*", "ListChangeRequest", 0)
+    stage.drop("s2", "*", "Poll", 10_000)
+    stage.cluster.restart("s2")
+    sites["s2"] = stage.process("s2").engine.site
+    stage.until(lambda: sites["s2"].may_number, "s2 is named")
+    stage.run(20 * MS)
+    for address in ("s3", *dying):
+        for kind in ("Ack", "NewList"):
+            stage.drop(address, "s2", kind, 10_000)
+    assert stage.submit("s2", "of the later boot") is None
+    stage.until(lambda: sites["s3"].queue.sources[SiteId(2)].ordered == 1, "s3 has it in the order")
+    for address in dying:
+        stage.cluster.crash(address)
+    stage.until(
+        lambda: sites["s2"].queue.fork is not None and sites["s2"].unnamed, "the fork names the other"
+    )
+    for address in forking:
+        for other in forking:
+            for kind in ("Ack", "NewList"):
+                stage.drop(address, other, kind, 0)
+    stage.until(lambda: all(sites[a].epoch > 2 for a in forking), "the fork is decided")
+    stage.finish()
+    assert {tuple(texts(stage, address)) for address in forking} == {("of the later boot",)}
