@@ -62,7 +62,8 @@ class Retract(msgspec.Struct, frozen=True):
     """Deliveries below MAJORITY with timestamps above ``after`` were erased by a view change.
 
     Their messages come again under new timestamps if their source, or a holder of the data, lives. An
-    application that only acts on what ``LevelReached`` covers never sees a difference.
+    application that only acts on what ``LevelReached`` covers never sees a difference. After a state transfer
+    it speaks of what was delivered before: the state that was taken over has replaced it, and stays.
     """
 
     after: int

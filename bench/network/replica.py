@@ -161,8 +161,10 @@ class Replica:
             case LevelReached(majority, _):
                 self._majority = majority
             case Retract(after):
-                if after < self.state.ts and self.has_state:
-                    self._wrong(f"slot {self.state.ts} was applied, and then all after {after} taken back")
+                if after < self._majority:
+                    self._wrong(
+                        f"all up to {self._majority} was final, and then all after {after} taken back"
+                    )
                 while self._log and self._log[-1][0] > after:
                     self._log.pop()
             case InstallView(_, chain, view, _, locks_only):
