@@ -1,5 +1,6 @@
 """The network battery: what it says where it cannot run, how it judges, and two short real cases."""
 
+import asyncio
 import os
 import shutil
 from array import array
@@ -14,9 +15,10 @@ from bench.network import faults
 from bench.network.battery import NetworkPlan, play
 from bench.network.cases import Case, Kind, all_cases
 from bench.network.checks import Bounds, Judged, Times, Verdict, judge, longest_silence
-from bench.network.replica import Report, Saved
+from bench.network.replica import Replica, Report, Saved
 from cli.main import app
-from ordering import Config, Member, SiteId, View, ViewId
+from ordering import Config, LevelReached, Member, Retract, SiteId, View, ViewId
+from ordering.driver import Driver
 
 needs_network = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("nft") is None, reason="needs root and nft"
@@ -195,3 +197,22 @@ def test_when_links_lose_then_all_have_the_same() -> None:
     judged = played("loss-20")
     assert judged.verdict is not Verdict.FAILED, msgspec.json.encode(judged)
     assert judged.values["retransmissions"]
+
+
+def test_when_slots_are_taken_back_after_a_state_transfer_then_only_what_was_final_counts() -> None:
+    """The state that was taken over is ahead of all that was delivered before it, and replaces it."""
+
+    async def main() -> None:
+        async with await Driver.open(bind="127.0.0.1:0", insecure=True) as driver:
+            config = Config(group="battery", founders=(driver.address, "127.0.0.1:1"))
+            replica = Replica(0, driver, config, None, 1)
+            replica.join()
+            replica._listen([LevelReached(10, 10)])
+            replica.state.ts = 500
+            replica._listen([Retract(12), Retract(10)])
+            assert replica.wrongs == []
+            replica._listen([Retract(9)])
+            (wrong,) = replica.wrongs
+            assert "taken back" in wrong
+
+    asyncio.run(main())
