@@ -114,7 +114,10 @@ def wait_for(what: Callable[[], bool], seconds: float = 30.0) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_when_a_command_is_interrupted_or_killed_then_no_process_is_left(number: signal.Signals) -> None:
     command = [sys.executable, "-m", "cli.main", "bench", "raw", "--sizes", "64", "--seconds", "60"]
+    # Started in the background, these tests have inherited that Ctrl-C is ignored, and would pass it on.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        signal.signal(signal.SIGINT, before)
         try:
             # the sender and its receivers, beside multiprocessing's own tracker
             wait_for(lambda: len(children_of(process.pid)) >= 4)
