@@ -34,6 +34,7 @@ class Mutant(msgspec.Struct, frozen=True):
     discipline: str = "rotating"
     durable: bool | None = None  # None: as drawn
     sealed: bool | None = None
+    sites: int = 5
 
 
 class MutantResult(msgspec.Struct, frozen=True):
@@ -264,6 +265,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "and not self.unnamed",
         "and True",
         durable=True,
+        sites=3,
     ),
     Mutant(
         "a disk that went back in time is believed",
@@ -402,6 +404,7 @@ def search(mutant: Mutant, seeds: int, first_seed: int = 0) -> MutantResult:
             plan = Plan(
                 seed=first_seed + count - 1,
                 discipline=mutant.discipline,
+                sites=mutant.sites,
                 durable=mutant.durable,
                 sealed=mutant.sealed,
             )
