@@ -47,6 +47,7 @@ def test_when_a_seed_has_found_something_once_then_it_is_played_for_ever(seed: i
         Plan(seed=1629),  # one event brings a site through two epochs, and it sends in both
         Plan(seed=2159),  # a site comes back from its disk with more than it would keep
         Plan(seed=2362),  # the name of a boot was erased after it had numbered messages
+        Plan(seed=49, discipline="sequencer"),  # a receiver has in its log what an earlier boot sent
     ],
     ids=lambda plan: f"seed {plan.seed}",
 )
