@@ -115,9 +115,8 @@ class Judge:
     """Compares what was accepted with what was made.
 
     ``invented``: accepted, and no site has made it so. ``repeated``: accepted twice by one site. ``strayed``:
-    genuine, for the first time here, but not sent here. ``mirrored``: back at its sender, whose engine
-    drops it. A replay that takes the place of a datagram the kernel had dropped is none of these: that is
-    what a slow network does.
+    genuine, for the first time here, but not sent here. ``mirrored``: taken by its own sender. A replay that
+    takes the place of a datagram the kernel had dropped is none of these: that is what a slow network does.
     """
 
     def __init__(self, addresses: Sequence[str]) -> None:
@@ -191,10 +190,8 @@ class _Siege:
         return self.ring.crew.hear_all(self.ring.workers)
 
     def load(self, seconds: float) -> dict[str, Value]:
-        ring = self.plan.ring
-        return self.ring.run(
-            Load(size=ring.size, senders=ring.senders, seconds=seconds, batch=ring.messages_per_submit)
-        )
+        plan = msgspec.structs.replace(self.plan.ring, seconds=seconds)
+        return self.ring.run(plan.load(plan.senders))
 
     def calm(self) -> dict[str, Value]:
         return self.load(min(self.plan.seconds, _CALM_SECONDS_MAX))
@@ -317,7 +314,7 @@ def _at_site(before: Heard, after: Heard, sent: int, verdicts: Counter[str]) -> 
         sent=sent,
         dropped=sum(reasons.values()),
         kernel_drops=after.kernel_drops - before.kernel_drops,
-        accepted=verdicts["invented"] + verdicts["repeated"],
+        accepted=verdicts["invented"] + verdicts["repeated"] + verdicts["mirrored"],
         strayed=verdicts["strayed"],
         genuine=verdicts["genuine"],
         reasons=reasons,

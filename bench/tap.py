@@ -21,7 +21,6 @@ from ordering.wire import Wire
 
 # To hand over everything would cost the sites more than the attack does.
 _CAPTURE_EVERY_NS = 2_000_000
-OWN_PACKET = "dropped: own packet"
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -112,15 +111,13 @@ class TappedDriver(Driver):
     def heard(self, views: list[tuple[int, int]]) -> Heard:
         stats = self.stats()
         books = self._books
-        group = stats.groups[0]
-        own = {OWN_PACKET: group.counters[OWN_PACKET]} if OWN_PACKET in group.counters else {}
         heard = Heard(
             self._site(),
             books.senders,
             books.counted,
             books.checks,
             stats.datagrams_in,
-            {reason: count for reason, count in (stats.wire_drops | own).items() if count},
+            {reason: count for reason, count in stats.wire_drops.items() if count},
             sum(each.dropped_by_kernel or 0 for each in stats.sockets),
             sum(each.received_waiting_bytes or 0 for each in stats.sockets),
             views,

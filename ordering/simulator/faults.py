@@ -32,17 +32,27 @@ class Injector(Checker):
 
     name = "injector"
 
-    def __init__(self, cluster: Cluster, rng: Random, kinds: tuple[FaultKind, ...], mean_gap_ms: int) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        rng: Random,
+        kinds: tuple[FaultKind, ...],
+        mean_gap_ms: int,
+        *,
+        deafens: bool = False,
+    ) -> None:
         super().__init__()
         self.cluster = cluster
         self.rng = rng
         self.kinds = kinds
         self.mean_gap_ms = mean_gap_ms
         self.counts: dict[FaultKind, int] = {}
+        self.deafens = deafens
         self.active = True
         self.aims: list[FaultKind] = []
         self.duel: Rivals | None = None
         self.lost_chain = 0  # a chain whose majority has died
+        self._deafen_until = 0
         self.condemned: set[SiteId] = set()  # asked to leave or to be removed: count as lost
         self._actions: dict[FaultKind, Callable[[], bool]] = {
             FaultKind.LOSS: self._loss,
@@ -446,6 +456,8 @@ class Injector(Checker):
 
     def on_settled(self, process: Process, now: int) -> None:
         if not self.active:
+            if now < self._deafen_until and process.engine.state is State.TOKEN_SITE:
+                self._deafen(process)
             return
         if self.duel is not None and self.duel.on_settled(process):
             self.count(FaultKind.RIVALS)
@@ -540,6 +552,8 @@ class Injector(Checker):
         born = any(p.engine.site.epoch for p in cluster.live())  # a birth needs every founder (R9)
         if self.kinds and born and self.rng.random() < 0.3:
             self._leave_one_broken()
+        if self.deafens and born and not cluster.left_broken:
+            self._deafen_until = cluster.clock.now + cluster.config.passive_ms * MS
 
     def _leave_one_broken(self) -> None:
         """One site stays away, or stays deaf, or stays dumb: anyone, or the one that has the token."""
@@ -558,6 +572,23 @@ class Injector(Checker):
                 cluster.network.cut((other, address))
             if how in ("away", "dumb"):
                 cluster.network.cut((address, other))
+
+    def _deafen(self, holder: Process) -> None:
+        """Nothing is left to order, but somebody asks to be let in: a token site that does not hear it, and
+        goes on to probe, must not be taken for one that does its duty."""
+        cluster = self.cluster
+        live = cluster.live()
+        view = cluster.newest_view()
+        if view is None or holder.member.site not in view.ring or len(view.ring) < 3:
+            return
+        wanting = [p for p in live if p.member.site not in view.ring]
+        busy = any(p.engine.submission.outbox.pending for p in live)
+        if not wanting or busy or not self.survivable([holder.address]):
+            return
+        self._deafen_until = 0
+        self.count(FaultKind.DEAF_TOKEN_SITE)
+        cluster.left_broken.add(holder.address)
+        cluster.network.cut(*((p, holder.address) for p in cluster.processes if p != holder.address))
 
 
 def _remembers(process: Process, victim: Process, left: tuple[int, int]) -> bool:

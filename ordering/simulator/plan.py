@@ -50,11 +50,18 @@ class FaultKind(StrEnum):
     SLOW_APPLICATION = "slow application"
     REPLAY = "replayed datagrams"
     FORGERY = "forged datagrams"
+    DEAF_TOKEN_SITE = "deaf token site"
 
 
 LIGHT_KINDS = (FaultKind.LOSS, FaultKind.DUPLICATION, FaultKind.REORDERING, FaultKind.DELAY)
-# A restart follows a crash, a late founder is part of the birth, and clocks have a life of their own.
-UNDRAWN_KINDS = (FaultKind.RESTART, FaultKind.LATE_FOUNDER, FaultKind.CLOCK_SET)
+# A restart follows a crash, a late founder is part of the birth, clocks have a life of their own, and what
+# comes after the healing is drawn aside.
+UNDRAWN_KINDS = (
+    FaultKind.RESTART,
+    FaultKind.LATE_FOUNDER,
+    FaultKind.CLOCK_SET,
+    FaultKind.DEAF_TOKEN_SITE,
+)
 # What can only happen to a group that writes to disks.
 DISK_KINDS = (
     FaultKind.ALL_DOWN,
@@ -193,6 +200,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         rng = Random(f"callers {self.seed}")
         drawn = rng.choice((0, 0, 0, 1, 2)) if self.faults is FaultMix.SWARM else 0
         return (drawn if self.callers == DRAWN else self.callers), rng
+
+    @property
+    def deafens(self) -> bool:
+        """Whether the token site goes deaf for good when the load is over and somebody wants in."""
+        return self.faults is FaultMix.SWARM and Random(f"deaf {self.seed}").random() < 0.15
 
     def draw_kinds(self, rng: Random) -> tuple[FaultKind, ...]:
         """Swarm testing: each run uses its own subset, so that no kind always hides behind another."""

@@ -80,7 +80,7 @@ def simulate(plan: Plan, extra: tuple[Checker, ...] = (), *, stop_broken: bool =
     count, callers_rng = plan.draw_callers()
     callers = Callers(cluster, callers_rng, count)
     gap_ms = 400 if plan.faults is FaultMix.LIGHT else rng.choice((100, 200, 400))
-    injector = Injector(cluster, Random(rng.getrandbits(64)), kinds, gap_ms)
+    injector = Injector(cluster, Random(rng.getrandbits(64)), kinds, gap_ms, deafens=plan.deafens)
     users = LockUsers(cluster, Random(plan.seed), injector.count) if plan.faults is FaultMix.SWARM else None
     _play(plan, cluster, workload, callers, injector, rng, users)
     violations = [] if stop_broken else list(cluster.broken)

@@ -128,3 +128,12 @@ def test_when_a_guard_is_removed_then_a_checker_notices() -> None:
     for name in ("deliver before a majority holds", "a founder founds alone", "majority of the ring"):
         result = search(by_name[name], seeds=30)
         assert result.found, name
+
+
+def test_when_a_token_site_goes_deaf_while_somebody_wants_in_then_its_probes_prove_nothing() -> None:
+    plan = Plan(seed=139)
+    sound = simulate(plan)
+    assert sound.violations == []
+    assert sound.faults[FaultKind.DEAF_TOKEN_SITE] == 1
+    believed = next(mutant for mutant in MUTANTS if mutant.name == "a deaf token site is believed")
+    assert search(believed, seeds=1, first_seed=plan.seed).checker == "liveness"

@@ -51,18 +51,17 @@ class SendWindow(Checker):
                         lane.ends.pop(seq, None)
 
     def _on_multicast(self, process: "Process", packet: Packet, now: int) -> None:
-        me, boot = process.member.site, process.member.boot
+        own = (process.member.site, process.member.boot)
         match packet:
-            case Data(_, batch) if (batch.source, batch.boot) == (
-                me,
-                boot,
-            ) and batch.qos.level != Level.UNRELIABLE:
+            case Data(_, batch) if (batch.source, batch.boot) == own:
+                if batch.qos.level == Level.UNRELIABLE:
+                    return
                 ordered = batch.qos.rides_the_ring
                 lane = self._lane(process, packet, ordered=ordered)
                 if batch.first_seq > lane.top:
                     lane.top = batch.last_seq
                     self._count(process, lane, batch.first_seq, batch.size, now)
-            case Piece(_, part, asks) if (part.source, part.boot) == (me, boot):
+            case Piece(_, part, asks) if (part.source, part.boot) == own:
                 lane = self._lane(process, packet, ordered=part.qos.rides_the_ring)
                 end = part.offset + len(part.data)
                 if part.seq > lane.top:
@@ -72,7 +71,7 @@ class SendWindow(Checker):
                     fresh = end - lane.ends[part.seq]
                     lane.ends[part.seq] = end
                     self._count(process, lane, part.seq, fresh, now)
-                if asks == me:  # alone in the ring: there is nobody to ask
+                if asks == process.member.site:  # alone in the ring: there is nobody to ask
                     self._arrived(process.address, part.seq, end, ordered=part.qos.rides_the_ring)
 
     def _lane(self, process: "Process", packet: Packet, *, ordered: bool) -> Lane:
