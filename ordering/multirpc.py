@@ -29,6 +29,7 @@ from ordering.call_table import CallerRecord, CallTable, owed_by
 from ordering.config import MS
 from ordering.detection import Detection
 from ordering.effects import CallRepeated, CallsTaken, Unicast
+from ordering.errors import MessageTooLarge
 from ordering.events import Reply
 from ordering.lanes import Lanes
 from ordering.membership import Membership
@@ -57,6 +58,9 @@ from ordering.views import NO_SITE, View, ViewId, handler_holder
 
 ANSWER_OVERHEAD = 48  # what the codec adds to an answer, at most
 ADDRESSES_TOLD = 64
+DIRECTORY_BYTES = 2048
+REPLY_PACKET_MAX = 62_000  # beside a directory and a head that is still one datagram
+REPLY_BYTES_MAX = REPLY_PACKET_MAX - PACKET_OVERHEAD - ANSWER_OVERHEAD
 RECEIPTS_MAX = 1024
 REFUSED_MAX = 1024
 OVERTAKEN = 3  # packets that overtook one: by then it is lost rather than late (TCP's three duplicates)
@@ -235,7 +239,9 @@ class MultiRpc:
     # -- replies ---------------------------------------------------------------------------------
 
     def reply(self, replies: tuple[Reply, ...]) -> None:
-        """The application answers requests, first or again."""
+        """The application answers requests, first or again; all replies are taken or none."""
+        for reply in replies:
+            self._check_size(reply)
         for reply in replies:
             call = reply.call
             record = self.table.record(call.caller, call.boot, call.address)
@@ -244,6 +250,17 @@ class MultiRpc:
                 self._reply_to_group(call, answer, record)
                 continue
             self._answer(record, self.table.keep_reply(record, answer))
+
+    def _check_size(self, reply: Reply) -> None:
+        """A reply is not cut into pieces, as messages are; it may exceed ``packet_bytes``, not a datagram."""
+        config = self.site.config
+        to_group = bool(reply.call.flags & CallFlag.TO_GROUP)
+        most = config.message_bytes_max if to_group else REPLY_BYTES_MAX
+        if len(reply.payload) > most:
+            raise MessageTooLarge(
+                f"reply to call {reply.call.number}: {len(reply.payload)} bytes, a reply may have {most};"
+                " answer with a reference, and send the rest over the bulk channel"
+            )
 
     def _answer(self, record: CallerRecord, answer: Answer) -> None:
         if record.site == self.site.me:
@@ -349,7 +366,7 @@ class MultiRpc:
                     site.out.append(Unicast(record.address, ack))
             self._receipts = []
         if self._answers:
-            limit = site.config.packet_bytes - PACKET_OVERHEAD
+            limit = min(site.config.packet_bytes, REPLY_PACKET_MAX) - PACKET_OVERHEAD
             for record, answers in _by_caller(self._answers):
                 sizes = [len(answer.payload) + ANSWER_OVERHEAD for answer in answers]
                 for start, end in cut(sizes, limit, RECEIPTS_MAX):
@@ -365,7 +382,14 @@ class MultiRpc:
             return Directory(self._view_id, ())
         ring = [member.address for site in view.ring if (member := view.member(site)) is not None]
         others = [member.address for member in view.members]
-        return Directory(view.id, tuple(dict.fromkeys([*ring, *others]))[:ADDRESSES_TOLD])
+        told: list[str] = []
+        room = DIRECTORY_BYTES
+        for address in dict.fromkeys([*ring, *others]):
+            room -= len(address.encode()) + 3
+            if room < 0 or len(told) == ADDRESSES_TOLD:
+                break
+            told.append(address)
+        return Directory(view.id, tuple(told))
 
     @property
     def _view_id(self) -> ViewId:

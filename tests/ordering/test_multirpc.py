@@ -8,13 +8,14 @@ import pytest
 
 from ordering.call_table import HELD_BACK_MAX, CallTable
 from ordering.caller import CallRequested
+from ordering.codec import DATAGRAM_MAX, encode
 from ordering.config import MS, Config
 from ordering.effects import CallAnswered, CallRepeated, CallsTaken, Deliver, Delivery, Effect, Unicast
 from ordering.engine import Engine
-from ordering.errors import Overloaded, SubmitError
+from ordering.errors import MessageTooLarge, Overloaded, SubmitError
 from ordering.events import PacketsReceived, Reply, ReplyRequested, SubmitRequested
 from ordering.groups import Groups, InGroup
-from ordering.multirpc import cut
+from ordering.multirpc import REPLY_BYTES_MAX, cut
 from ordering.naming import group_id
 from ordering.packets import (
     Answer,
@@ -36,9 +37,10 @@ from ordering.qos import (
     Qos,
     k_resilient,
 )
+from ordering.sealing import TAG_BYTES
 from ordering.simulator.stage import Stage
 from ordering.simulator.workload import LADDER
-from ordering.views import Claim, Lock, LockTable, Owner, SiteId, View, ViewId, handler_holder
+from ordering.views import Claim, Lock, LockTable, Member, Owner, SiteId, View, ViewId, handler_holder
 
 CALLER = SiteId(500)
 BOOT = 555
@@ -289,6 +291,42 @@ def test_when_a_request_is_delivered_then_only_the_holder_owes_the_reply() -> No
         is_holder = handler_holder(view, 3) == stage.process(address).member.site
         assert delivery.owed == ((0, 1) if is_holder else ())
     stage.finish()
+
+
+def test_when_a_reply_does_not_fit_a_packet_then_it_is_refused_and_a_smaller_one_is_taken() -> None:
+    stage = Stage.born(3)
+    stage.caller("c1", "s2")
+    process = stage.process("s1")
+    call = Call(CALLER, BOOT, 1, "c9", 3, 0)
+    most = REPLY_BYTES_MAX
+    small, large = Reply(call, 5, b"x"), Reply(call, 5, bytes(most + 1))
+    with pytest.raises(MessageTooLarge, match=f"a reply may have {most}"):
+        process.engine.handle(ReplyRequested((small, large)), stage.cluster.clock.now)
+    effects = process.engine.handle(ReplyRequested((Reply(call, 5, bytes(most)),)), stage.cluster.clock.now)
+    (reply,) = told(effects, NonMemberReply)
+    assert isinstance(reply, NonMemberReply)
+    assert [len(answer.payload) for answer in reply.answers] == [most], (
+        "nothing of the refused event was done"
+    )
+    assert len(encode(reply, 1)) <= DATAGRAM_MAX
+
+
+def test_when_packets_are_as_large_as_datagrams_then_the_longest_reply_still_is_one() -> None:
+    names = tuple(f"site-{number}.{'x' * 200}.example:7400" for number in range(60))
+    config = Config(group="g", founders=names, packet_bytes=DATAGRAM_MAX)
+    view = View(
+        ViewId(1, 0),
+        tuple(Member(SiteId(n), n, name) for n, name in enumerate(names, 1)),
+        tuple(SiteId(n) for n in range(1, 61)),
+        tuple(SiteId(n) for n in range(1, 61)),
+    )
+    engine = Engine(config, Member(SiteId(1), 1, names[0]), Random(1))
+    engine.rpc.view = view
+    head = Head(group_id("g"), 1, SiteId(1), BOOT, 0, 0, 0, 0, 0)
+    answers = (Answer(1, 1 << 60, bytes(REPLY_BYTES_MAX)),)
+    reply = NonMemberReply(head, BOOT, engine.rpc._directory(NONE), answers)
+    assert len(reply.directory.addresses) > 2
+    assert len(encode(reply, 1)) + TAG_BYTES <= DATAGRAM_MAX
 
 
 def test_when_the_holder_has_no_reply_then_its_application_is_asked_and_others_pass_the_question_on(
