@@ -9,7 +9,9 @@ from cli.bench import app as bench
 from cli.demo import demo
 from cli.explore import explore
 from cli.fuzz import fuzz
+from cli.replica import call, init, replica, status
 from cli.sim import sim
+from cli.story import story
 
 app = typer.Typer(
     name="rsm",
@@ -37,9 +39,14 @@ def main(
 
 
 app.command()(demo)
+app.command()(init)
+app.command()(replica)
+app.command()(status)
+app.command()(call)
 app.command()(explore)
 app.command()(fuzz)
 app.command()(sim)
+app.command()(story)
 app.add_typer(bench, name="bench")
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from ordering.config import MS
 from ordering.rtt import RoundTrip
 from ordering.site import Site, Timer
-from ordering.views import SiteId, View
+from ordering.views import SiteId, View, majority_of
 
 
 class Duty:
@@ -157,3 +157,11 @@ class Detection:
         limit = site.config.minority_ms * MS
         heard = [s for s, at in self.last_heard.items() if site.now - at < limit]
         return view.is_quorum((site.me, *heard, *others), joint=joint)
+
+    def majority_heard_at(self) -> int:
+        """When enough voters for a majority had last been heard, counted with ourselves."""
+        site = self.site
+        electorate = site.view.electorate
+        others = sorted((self.last_heard.get(s, 0) for s in electorate if s != site.me), reverse=True)
+        needed = majority_of(electorate) - (site.me in electorate)
+        return others[needed - 1] if needed else site.now

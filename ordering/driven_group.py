@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from time import monotonic_ns
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -144,6 +145,10 @@ class Group:
     def address_of(self, site: SiteId) -> str | None:
         """Where a member is: a donor of ``RequestState``, say."""
         return self._engine.site.addresses.get(site)
+
+    def majority_age_ns(self) -> int:
+        """How long ago a majority of the voters was last heard: how old what is known here may be."""
+        return max(monotonic_ns() - self._engine.detection.majority_heard_at(), 0)
 
     def stats(self) -> GroupStats:
         return group_stats(self._engine, self._tally, len(self._waiters))

@@ -115,7 +115,7 @@ class Driver:
         buffer_bytes: int = BUFFER_BYTES,
     ) -> Self:
         """Listen at ``bind``. ``advertise`` is what others reach it by, where that differs."""
-        _check_security(keyring, insecure=insecure)
+        check_security(keyring, insecure=insecure)
         endpoint = parse_endpoint(bind, "bind")
         family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
         place = numeric_sockaddr(endpoint, family)
@@ -370,7 +370,7 @@ class Driver:
         )
 
 
-def _check_security(keyring: Keyring | None, *, insecure: bool) -> None:
+def check_security(keyring: Keyring | None, *, insecure: bool) -> None:
     if keyring is None and not insecure:
         raise ConfigurationError(
             "keyring: there is none, so whoever reaches the port could read and forge packets; pass a"

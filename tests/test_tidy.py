@@ -27,7 +27,7 @@ def python_sources(*folders: str) -> list[Source]:
 
 
 def core_sources() -> list[Source]:
-    core = [source for source in python_sources("ordering") if tidy.is_core(source.path)]
+    core = [source for source in python_sources("ordering", "rsm") if tidy.is_core(source.path)]
     known_sets = tidy.declared_sets(source.tree for source in core)
     return [Source(source.path, source.text, source.tree, known_sets) for source in core]
 
@@ -93,9 +93,11 @@ def found(rule: Rule, text: str, known_sets: Iterable[str] = ()) -> list[Violati
         ("ordering/transports/udp.py", False),
         ("ordering/simulator/cluster.py", False),
         ("cli/main.py", False),
+        ("rsm/executor.py", True),
+        ("rsm/replica.py", False),
     ],
 )
-def test_core_is_ordering_without_its_shell(path: str, expected: bool) -> None:
+def test_core_is_ordering_without_its_shell_and_what_replicas_execute(path: str, expected: bool) -> None:
     assert tidy.is_core(path) is expected
 
 

@@ -15,6 +15,7 @@ FILE_LINES_MAX = 700
 
 # Parts of ordering/ that talk to the world, or play it.
 SHELL = (
+    "ordering/caller_driver.py",
     "ordering/driven_group.py",
     "ordering/driver.py",
     "ordering/recording.py",
@@ -28,8 +29,20 @@ FORBIDDEN_IN_CORE = frozenset(
 )
 
 
+# Parts of rsm/ that every replica must execute alike. Values and journals name clock types as values, and
+# keep tables of objects by their ids; their own tests see to it that nothing of that shows.
+REPLICATED = (
+    "rsm/envelope.py",
+    "rsm/executor.py",
+    "rsm/intake.py",
+    "rsm/methods.py",
+    "rsm/sessions.py",
+    "rsm/state_machine.py",
+)
+
+
 def is_core(path: str) -> bool:
-    return path.startswith("ordering/") and not path.startswith(SHELL)
+    return path.startswith(REPLICATED) or (path.startswith("ordering/") and not path.startswith(SHELL))
 
 
 @dataclass(frozen=True, slots=True)

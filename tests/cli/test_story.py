@@ -1,4 +1,4 @@
-"""The demonstration tells a true story with a happy end."""
+"""The story is true, and comes with a happy end."""
 
 import pytest
 from typer.testing import CliRunner
@@ -9,8 +9,8 @@ from ordering.simulator.narrator import Line, Topic
 from ordering.simulator.story import Chapter, Finale, Story
 
 
-def test_when_the_demo_runs_then_it_ends_with_three_equal_digests() -> None:
-    result = CliRunner().invoke(app, ["demo"])
+def test_when_the_story_is_told_then_it_ends_with_three_equal_digests() -> None:
+    result = CliRunner().invoke(app, ["story"])
     assert result.exit_code == 0, result.output
     assert "crashes; its memory is gone" in result.output
     assert "three identical digests" in result.output
@@ -42,6 +42,6 @@ class Complainer(Checker):
 
 def test_when_a_checker_complains_then_the_demo_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ordering.simulator.story.make_checkers", lambda: [Complainer()])
-    result = CliRunner().invoke(app, ["demo"])
+    result = CliRunner().invoke(app, ["story"])
     assert result.exit_code == 1
     assert "something is wrong" in result.output

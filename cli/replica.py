@@ -1,0 +1,305 @@
+"""`rsm init`, `rsm replica`, `rsm status`, `rsm call`: make a group, run it, look at it, call it."""
+
+import asyncio
+import importlib
+import logging
+import secrets
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import msgspec
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+
+from ordering.driver import run
+from ordering.errors import OrderingError
+from ordering.naming import group_id
+from ordering.sealing import Keyring
+from rsm.client import Client, ClientConfig
+from rsm.config import ReplicaConfig
+from rsm.errors import CallError, MachineError, OutcomeUnknown, RsmError
+from rsm.methods import Catalogue
+from rsm.replica import Replica
+from rsm.state_machine import StateMachine
+from rsm.status import ReplicaStatus, Standing
+from rsm.storage.errors import StorageError
+from rsm.transfer import Peer
+
+WRONG, UNKNOWN = 2, 4
+KEY_BYTES = 32
+STATUS_SECONDS = 3.0
+
+messages = Console(stderr=True, highlight=False)
+
+Machine = Annotated[
+    str, typer.Option("--machine", "-m", help="The class, as package.module:Class; found from here.")
+]
+
+
+def _refuse(words: str, code: int = WRONG) -> NoReturn:
+    messages.print(f"error: {words}", markup=False, style="red")
+    raise typer.Exit(code)
+
+
+def load_machine(name: str) -> type[StateMachine]:
+    """The class that ``package.module:Class`` names, with the working directory first in the search path."""
+    module, colon, attribute = name.partition(":")
+    if not colon or not module or not attribute:
+        _refuse(f"--machine: {name!r} must be package.module:Class")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+        catalogue = Catalogue(found)
+    except ModuleNotFoundError as error:
+        _refuse(f"--machine: {error}; run from the directory that has it, or install it")
+    except AttributeError:
+        _refuse(f"--machine: module {module} has no {attribute}")
+    except MachineError as error:
+        _refuse(f"--machine: {error}")
+    return catalogue.machine
+
+
+# -- init ----------------------------------------------------------------------------------------
+
+
+def init(
+    directory: Annotated[Path, typer.Argument(help="Where the files go; made if it is not there.")],
+    sites: Annotated[str, typer.Option(help="Addresses of the founders, host:port, with commas between.")] = (
+        "127.0.0.1:7401,127.0.0.1:7402,127.0.0.1:7403"
+    ),
+    group: Annotated[str, typer.Option(help="The group's name.")] = "demo",
+    durable: Annotated[
+        bool, typer.Option("--durable/--memory", help="Write a log, or only remember.")
+    ] = True,
+) -> None:
+    """Write a configuration for each founder of a new group, and a key that they share.
+
+    Copy site-N.toml and group.key to the machine of site N; the key is what lets a process take part.
+    """
+    addresses = [address.strip() for address in sites.split(",") if address.strip()]
+    try:
+        files = write_group(directory, addresses, group, durable=durable)
+    except (OrderingError, ValidationError) as error:
+        _refuse(f"--sites: {error}")
+    except FileExistsError as error:
+        _refuse(f"{directory}: has {error} already; a group is founded once")
+    typer.echo(f"{directory}: {', '.join(files)}")
+    typer.echo(
+        f"start each with: rsm replica --config {directory}/site-1.toml --machine package.module:Class"
+    )
+
+
+def write_group(directory: Path, addresses: list[str], group: str, *, durable: bool) -> list[str]:
+    """The files of a new group: nothing is written if something is wrong, or there already."""
+    files = {"group.key": secrets.token_bytes(KEY_BYTES).hex() + "\n"}
+    for number, address in enumerate(addresses, start=1):
+        ReplicaConfig(group=group, bind=address, insecure=True).engine(tuple(addresses), ())
+        files[f"site-{number}.toml"] = _site(number, addresses, group, durable)
+    existing = [name for name in files if (directory / name).exists()]
+    if existing:
+        raise FileExistsError(", ".join(existing))
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "group.key").touch(mode=0o600)
+    for name, text in files.items():
+        (directory / name).write_text(text)
+    return list(files)
+
+
+def _site(number: int, addresses: list[str], group: str, durable: bool) -> str:
+    lines = [
+        f"group = {_quoted(group)}",
+        f"bind = {_quoted(addresses[number - 1])}",
+        f"founders = [{', '.join(map(_quoted, addresses))}]",
+        'key_file = "group.key"',
+        f"mode = {_quoted('durable' if durable else 'memory')}",
+    ]
+    if durable:
+        lines.append(f'data = "site-{number}.data"')
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(text).decode()
+
+
+# -- replica -------------------------------------------------------------------------------------
+
+
+def replica(
+    config: Annotated[Path, typer.Option("--config", "-c", help="The site's TOML file.")],
+    machine: Machine,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+) -> None:
+    """Run one replica of a group until Ctrl-C or SIGTERM.
+
+    Prints a line when it is ready. The exit code is 1 if the replica had to halt; the last line says why.
+    """
+    found = load_machine(machine)
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        code = run(_serve(found, ReplicaConfig.load(config)))
+    except (OrderingError, RsmError, StorageError) as error:
+        _refuse(str(error), 1)
+    raise typer.Exit(code)
+
+
+async def _serve(machine: type[StateMachine], config: ReplicaConfig) -> int:
+    serving: Replica[Any] = Replica(machine, config)
+    loop = asyncio.get_running_loop()
+    told: asyncio.Future[None] = loop.create_future()
+
+    def stop() -> None:
+        if not told.done():
+            told.set_result(None)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    begun = asyncio.ensure_future(serving.start())
+    await asyncio.wait([begun, told], return_when=asyncio.FIRST_COMPLETED)
+    if not begun.done():
+        begun.cancel()
+        await asyncio.gather(begun, return_exceptions=True)
+        return 0
+    await begun
+    typer.echo(
+        f"ready: {config.group} at {serving.address}, site {serving.member.site:x},"
+        f" slot {serving.executor.applied}"
+    )
+    over = asyncio.ensure_future(serving.ended())
+    await asyncio.wait([over, told], return_when=asyncio.FIRST_COMPLETED)
+    over.cancel()
+    ended = (await asyncio.gather(over, return_exceptions=True))[0]
+    await serving.stop()
+    if isinstance(ended, Exception):
+        _refuse(f"{config.group}: this replica halted: {ended}", 1)
+    return 0
+
+
+# -- status --------------------------------------------------------------------------------------
+
+
+def status(
+    config: Annotated[Path, typer.Option("--config", "-c", help="Any site's TOML file of the group.")],
+    output: Annotated[str, typer.Option("--output", "-o", help="table or json.")] = "table",
+    members: Annotated[
+        bool, typer.Option("--members", help="Show members as each replica sees them.")
+    ] = False,
+) -> None:
+    """Ask every founder and contact of a group how it stands.
+
+    The exit code is 0 if a majority of those asked serves in one view, else 1.
+    """
+    if output not in {"table", "json"}:
+        _refuse(f"--output: {output!r} must be table or json")
+    try:
+        site = ReplicaConfig.load(config)
+        found = run(_ask_all(site, site.keyring()))
+    except OrderingError as error:
+        _refuse(str(error))
+    if output == "json":
+        typer.echo(msgspec.json.encode(found).decode())
+    else:
+        _show(found, members=members)
+    serving = [each.view for each in found.values() if each is not None and each.standing == Standing.SERVING]
+    best = max((serving.count(view) for view in serving), default=0)
+    raise typer.Exit(0 if best > len(found) // 2 else 1)
+
+
+async def _ask_all(site: ReplicaConfig, keyring: Keyring | None) -> dict[str, ReplicaStatus | None]:
+    addresses = list(dict.fromkeys((*site.founders, *site.contacts)))
+    boot = secrets.randbits(128)
+
+    async def ask(address: str) -> ReplicaStatus | None:
+        try:
+            async with asyncio.timeout(STATUS_SECONDS):
+                return await Peer(address, keyring, group_id(site.group), boot).status()
+        except TimeoutError:
+            return None
+
+    return dict(zip(addresses, await asyncio.gather(*map(ask, addresses)), strict=True))
+
+
+def _show(found: dict[str, ReplicaStatus | None], *, members: bool) -> None:
+    console = Console(highlight=False)
+    table = Table()
+    for title in ("address", "site", "standing", "view", "slot", "digest", "machine", "majority heard"):
+        table.add_column(title)
+    for address, each in found.items():
+        if each is None:
+            table.add_row(address, "", "[red]no answer[/red]", "", "", "", "", "")
+            continue
+        machine = f"{each.machine} {each.version}" if each.machine else ""
+        age = f"{each.age_s:.1f} s ago"
+        table.add_row(
+            address, each.site, each.standing, each.view, str(each.applied), each.digest, machine, age
+        )
+    console.print(table)
+    for address, each in found.items():
+        if each is not None and each.why:
+            console.print(f"{address}: {each.why}", markup=False, style="red")
+        if each is not None and members:
+            console.print(f"{address} sees:")
+            for member in each.members:
+                role = ("voter" if member.voter else "learner") + (
+                    "" if member.in_ring else ", out of the ring"
+                )
+                console.print(f"  {member.address}  {member.site}  {role}  can run version {member.version}")
+
+
+# -- call ----------------------------------------------------------------------------------------
+
+
+def call(
+    method: Annotated[str, typer.Argument(help="A command or query of the machine.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Each as JSON, or as a plain word.")] = None,
+    config: Annotated[Path, typer.Option("--config", "-c", help="Any site's TOML file of the group.")] = Path(
+        "site-1.toml"
+    ),
+    machine: Machine = "",
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds.")] = 5.0,
+) -> None:
+    """Call a command or query of a running group, and print the result as JSON.
+
+    Exit codes: 0 done, 1 the machine refused or failed, 2 a wrong call, 4 the outcome is unknown.
+
+      rsm call add 5 --config demo/site-1.toml --machine counter:Counter
+    """
+    found = load_machine(machine)
+    try:
+        site = ReplicaConfig.load(config)
+        result = run(_call(found, site, method, [_argument(text) for text in arguments or []], timeout))
+    except CallError as error:
+        _refuse(f"{type(error).__name__}: {error}", 1)
+    except (OutcomeUnknown, TimeoutError) as error:
+        _refuse(str(error) or f"no answer within {timeout} s", UNKNOWN)
+    except (OrderingError, RsmError) as error:
+        _refuse(str(error))
+    typer.echo(msgspec.json.encode(result).decode())
+
+
+async def _call(
+    machine: type[StateMachine], site: ReplicaConfig, method: str, arguments: list[Any], timeout: float
+) -> Any:
+    config = ClientConfig(
+        group=site.group,
+        replicas=site.founders or site.contacts,
+        key_file=site.key_file,
+        insecure=site.insecure,
+    )
+    async with Client(machine, config) as proxy:
+        return await getattr(proxy.with_options(timeout=timeout), method)(*arguments)
+
+
+def _argument(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text

@@ -1,0 +1,74 @@
+"""Replicated state machines: subclass ``StateMachine``, run it on several sites (``docs/framework.md``).
+
+::
+
+    from rsm import Replica, ReplicaConfig, StateMachine, command, query
+
+    class Counter(StateMachine):
+        def __init__(self) -> None:
+            self.value = 0
+
+        @command
+        def add(self, n: int) -> int:
+            self.value += n
+            return self.value
+
+    async with Replica(Counter, ReplicaConfig(group="counter", ...)) as counter:
+        await counter.add(1)
+"""
+
+from ordering.errors import ConfigurationError, NoPrimary, NotMember, Overloaded
+from rsm.client import BlockingClient, Client, ClientConfig
+from rsm.config import ReplicaConfig
+from rsm.errors import (
+    CallError,
+    CommandFailed,
+    Halted,
+    InvalidCall,
+    MachineError,
+    MismatchedMachine,
+    OutcomeUnknown,
+    Refusal,
+    Refused,
+    Rejected,
+    RsmError,
+    StateLost,
+)
+from rsm.locks import Grant
+from rsm.proxy import Consistency, Fresh, Proxy
+from rsm.replica import Replica
+from rsm.state_machine import Context, GroupView, Since, StateMachine, command, query
+
+__all__ = [
+    "BlockingClient",
+    "CallError",
+    "Client",
+    "ClientConfig",
+    "CommandFailed",
+    "ConfigurationError",
+    "Consistency",
+    "Context",
+    "Fresh",
+    "Grant",
+    "GroupView",
+    "Halted",
+    "InvalidCall",
+    "MachineError",
+    "MismatchedMachine",
+    "NoPrimary",
+    "NotMember",
+    "OutcomeUnknown",
+    "Overloaded",
+    "Proxy",
+    "Refusal",
+    "Refused",
+    "Rejected",
+    "Replica",
+    "ReplicaConfig",
+    "RsmError",
+    "Since",
+    "StateLost",
+    "StateMachine",
+    "command",
+    "query",
+]

@@ -1,0 +1,295 @@
+"""Calls of the process a replica lives in: the fast path, without a network of their own.
+
+They have a session like everybody's, so that they are executed exactly once even if this replica is thrown
+out of the group on the way and sends them again as a new member. Calls that are made in one turn of the event
+loop travel together. The replies come from this replica's own executor.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from ordering.errors import MessageTooLarge, NotMember, Overloaded, SubmitError
+from rsm import envelope
+from rsm.errors import OutcomeUnknown, Refusal, Refused
+from rsm.sessions import Kept
+
+BATCH_MESSAGES: Final = 4096
+BATCH_BYTES: Final = 4 * 1024 * 1024
+_TOO_LARGE: Final = "the call has {} bytes, message_bytes_max allows {}; nothing was sent"
+_SESSION_UNKNOWN: Final = envelope.REFUSED[Refusal.SESSION_UNKNOWN]
+
+Submit: TypeAlias = Callable[[Sequence[bytes]], int]
+
+
+class Answer(NamedTuple):
+    """Where a message was applied, and the reply to it."""
+
+    ts: int
+    reply: bytes
+
+
+class Call:
+    """A message of ours on its way. ``number`` is 0 for those outside the session."""
+
+    __slots__ = ("command", "future", "message", "number", "session", "tries")
+
+    def __init__(self, command: object, message: bytes, future: "asyncio.Future[Answer]") -> None:
+        self.command = command  # None: ``message`` goes as it is
+        self.message = message
+        self.future = future
+        self.session = 0
+        self.number = 0
+        self.tries = 0
+
+
+class Calls:
+    """``submit`` gives messages to the ring and returns the sequence number of the first."""
+
+    def __init__(
+        self,
+        language: envelope.Language,
+        submit: Submit,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        outstanding_max: int,
+        bytes_max: int,
+    ) -> None:
+        self._language = language
+        self._submit = submit
+        self._loop = loop
+        self._outstanding_max = outstanding_max
+        self._bytes_max = bytes_max
+        self._session = 0
+        self._opening = False
+        self._next = 1
+        self._outbox: deque[Call] = deque()
+        self._numbered: dict[int, Call] = {}  # of the session, and without an answer, in order
+        self._sent: dict[int, Call] = {}  # by sequence number
+        self._barrier: asyncio.Future[Answer] | None = None
+        self._flushing: asyncio.Handle | None = None
+        self._blocked = True  # no membership, or no room in its window
+        self._over: Exception | None = None
+
+    @property
+    def outstanding(self) -> int:
+        return len(self._outbox) + len(self._sent)
+
+    @property
+    def session(self) -> int:
+        return self._session
+
+    # -- the application's side ------------------------------------------------------------------
+
+    def execute(self, command: object) -> "asyncio.Future[Answer]":
+        """``command`` is bound, or raw bytes."""
+        return self._put(Call(command, b"", self._loop.create_future()))
+
+    def send(self, message: bytes) -> "asyncio.Future[Answer]":
+        """A message as it is, outside the session: it may be executed twice, or not at all."""
+        return self._put(Call(None, message, self._loop.create_future()))
+
+    def mention(self, message: bytes) -> None:
+        """A message whose answer nobody waits for."""
+        if self._over is None:
+            self._outbox.append(_quiet(Call(None, message, self._loop.create_future())))
+            self._soon()
+
+    def barrier(self) -> "asyncio.Future[Answer]":
+        """Done when everything is applied here that was ordered before this call. Who asks in one turn of the
+        event loop shares one."""
+        if self._barrier is None:
+            self._barrier = self._put(_quiet(Call(None, envelope.BARRIER, self._loop.create_future())))
+        return self._barrier
+
+    def _put(self, call: Call) -> "asyncio.Future[Answer]":
+        if self._over is not None:
+            raise NotMember(f"this replica takes no calls any more: {self._over}")
+        if self.outstanding >= self._outstanding_max:
+            raise Overloaded(
+                f"{self.outstanding} calls of this replica have no answer yet; wait for some of them first"
+            )
+        self._outbox.append(call)
+        self._soon()
+        return call.future
+
+    def _soon(self) -> None:
+        if self._flushing is None and not self._blocked:
+            self._flushing = self._loop.call_soon(self.flush)
+
+    # -- the group's side ------------------------------------------------------------------------
+
+    def begin(self, announcement: bytes | None = None) -> None:
+        """A membership begins: say who we are, then everything that has no answer, in order."""
+        again = [*self._sent.values(), *self._outbox]
+        self._sent.clear()
+        self._outbox = deque(call for call in again if not call.future.done())
+        if announcement is not None:
+            self._outbox.appendleft(_quiet(Call(None, announcement, self._loop.create_future())))
+        self._blocked = False
+        self.flush()
+
+    def pause(self) -> None:
+        """The membership is over; what was sent may still have been ordered."""
+        self._blocked = True
+
+    def unblock(self) -> None:
+        """There is room in the window again."""
+        if self._blocked:
+            self._blocked = False
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what waits, as far as the window has room."""
+        self._flushing = self._barrier = None
+        while self._outbox and not self._blocked:
+            if not self._session and self._outbox[0].command is not None and not self._open_session():
+                return
+            batch = self._take_batch()
+            if not batch:
+                continue
+            try:
+                first = self._submit([call.message for call in batch])
+            except Overloaded:
+                self._outbox.extendleft(reversed(batch))
+                self._blocked = True
+            except SubmitError as error:
+                self._refuse([*batch, *self._outbox], error)
+                self._outbox.clear()
+            else:
+                for seq, call in enumerate(batch, first):
+                    call.tries += 1
+                    self._sent[seq] = call
+
+    def _open_session(self) -> bool:
+        """Before the first command; what has no need of a session goes on."""
+        if not self._opening:
+            self._opening = True
+            opening = _quiet(Call(None, envelope.OPEN, self._loop.create_future()))
+            opening.future.add_done_callback(self._opened)
+            self._outbox.appendleft(opening)
+            return True
+        free = [call for call in self._outbox if call.command is None]
+        if not free:
+            return False
+        rest = [call for call in self._outbox if call.command is not None]
+        self._outbox = deque([*free, *rest])
+        return True
+
+    def _opened(self, future: "asyncio.Future[Answer]") -> None:
+        self._opening = False
+        if future.cancelled() or future.exception() is not None:
+            return
+        try:
+            self._session = envelope.session_of(future.result().reply)
+        except Refused:
+            return  # not ready: the next flush tries again
+        self._next = 1
+        self.flush()
+
+    def _take_batch(self) -> list[Call]:
+        batch: list[Call] = []
+        size = 0
+        outbox, numbered = self._outbox, self._numbered
+        while outbox and len(batch) < BATCH_MESSAGES and size < BATCH_BYTES:
+            call = outbox[0]
+            if call.command is not None:
+                if not self._session:
+                    break
+                if call.session != self._session:
+                    call.session, call.number = self._session, self._next
+                    self._next += 1
+                    numbered[call.number] = call
+                acknowledged = next(iter(numbered)) - 1
+                call.message = self._language.encode(call.session, call.number, acknowledged, call.command)
+            outbox.popleft()
+            if len(call.message) > self._bytes_max:
+                self._refuse([call], MessageTooLarge(_TOO_LARGE.format(len(call.message), self._bytes_max)))
+                continue
+            size += len(call.message)
+            batch.append(call)
+        return batch
+
+    def _refuse(self, batch: list[Call], error: SubmitError) -> None:
+        """The ring takes none of it. What was never sent before was surely not executed."""
+        for call in batch:
+            self._numbered.pop(call.number, None)
+            if call.future.done():
+                continue
+            unknown = OutcomeUnknown(f"sent before this replica lost its place in the group; now: {error}")
+            call.future.set_exception(unknown if call.tries else error)
+
+    def take(self, first_seq: int, first_ts: int, replies: list[bytes], repeats: dict[int, int]) -> None:
+        """Messages of this membership were applied; ``repeats`` were executed before, elsewhere."""
+        sent, numbered = self._sent, self._numbered
+        for offset, reply in enumerate(replies):
+            call = sent.pop(first_seq + offset, None)
+            if call is None:
+                continue
+            if call.number:
+                numbered.pop(call.number, None)
+                if reply == _SESSION_UNKNOWN:
+                    self._go_on_in_another_session(call)
+                    continue
+            if not call.future.done():
+                ts = first_ts + offset
+                call.future.set_result(Answer(repeats.get(ts, ts) if repeats else ts, reply))
+
+    def _go_on_in_another_session(self, call: Call) -> None:
+        """Ours has ended, unused for long. A call that was sent once has certainly not been executed."""
+        if call.session == self._session:
+            self._session = 0
+        if call.tries == 1:
+            call.session = call.number = call.tries = 0
+            self._outbox.append(call)
+            self._soon()
+        elif not call.future.done():
+            call.future.set_exception(OutcomeUnknown("the session ended before the call could be repeated"))
+
+    def reconcile(self, reply_to: Callable[[int, int], Kept | None]) -> None:
+        """A state was taken over: what it contains of ours will not be delivered here any more. Of the rest
+        that has no number nobody knows, so it is sent again."""
+        for seq, call in list(self._sent.items()):
+            kept = reply_to(call.session, call.number) if call.number else None
+            if call.number and kept is None:
+                continue
+            del self._sent[seq]
+            if kept is None:
+                self._outbox.append(call)
+                self._soon()
+                continue
+            self._numbered.pop(call.number, None)
+            if not call.future.done():
+                call.future.set_result(Answer(*kept))
+
+    async def drained(self, seconds: float) -> None:
+        """Wait until nothing is outstanding, for so long at most."""
+        waiting = [call.future for call in (*self._sent.values(), *self._outbox) if not call.future.done()]
+        if waiting:
+            await asyncio.wait(waiting, timeout=seconds)
+
+    def lose(self, seq: int, error: Exception) -> None:
+        """Nobody will say what became of a message."""
+        call = self._sent.pop(seq, None)
+        if call is not None:
+            self._numbered.pop(call.number, None)
+            if not call.future.done():
+                call.future.set_exception(error)
+
+    def fail(self, error: Exception) -> None:
+        """This replica is over. Of what was sent the outcome is unknown."""
+        self._blocked, self._over = True, error
+        unknown = OutcomeUnknown(f"this replica has stopped before the answer came: {error}")
+        for call in [*self._sent.values(), *self._outbox]:
+            if not call.future.done():
+                call.future.set_exception(unknown if call.tries else error)
+        self._sent.clear()
+        self._outbox.clear()
+        self._numbered.clear()
+
+
+def _quiet(call: Call) -> Call:
+    """Nobody waits for it."""
+    call.future.add_done_callback(lambda future: future.cancelled() or future.exception())
+    return call

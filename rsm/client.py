@@ -1,0 +1,189 @@
+"""A process outside the group that calls its machine, by multi-RPC through any replica.
+
+::
+
+    async with Client(Counter, ClientConfig(group="counter", replicas=(...))) as counter:
+        await counter.add(1)
+
+A call goes to one replica and, while no answer comes, to others, under the same number of one session: it is
+executed once. The replica that holds the handler lock answers; after a failure its successor does, from the
+replicated session.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Generic, Self, TypeVar
+
+from pydantic import Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from ordering import Config
+from ordering.caller import CallRequested
+from ordering.caller_driver import CallerDriver, Outcome
+from ordering.effects import CallAnswered, CallFailed
+from ordering.transports.addresses import default_packet_bytes
+from rsm.calls import Answer, Calls
+from rsm.config import HANDLER, read_keyring
+from rsm.envelope import Language
+from rsm.errors import OutcomeUnknown, RsmError
+from rsm.methods import Catalogue, Method
+from rsm.proxy import Consistency, Proxy, Reading
+from rsm.state_machine import StateMachine
+
+M = TypeVar("M", bound=StateMachine)
+T = TypeVar("T")
+
+
+class ClientConfig(BaseSettings):
+    """Where the group is, and how to speak to it."""
+
+    model_config = SettingsConfigDict(env_prefix="RSM_CLIENT_", extra="forbid", frozen=True)
+
+    group: Annotated[str, Field(min_length=1)]
+    replicas: Annotated[tuple[str, ...], Field(min_length=1, description="Some of them, host:port.")]
+    bind: Annotated[str, Field(description="Own address; none: the one that faces the group.")] = ""
+    key_file: Path | None = None
+    insecure: bool = False
+    outstanding_max: Annotated[int, Field(ge=1)] = 4096
+    message_bytes_max: Annotated[int, Field(ge=64)] = 1 << 20
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.key_file is None and not self.insecure:
+            raise ValueError("key_file: there is none; name the group's, or set insecure")
+        return self
+
+
+class Client(Generic[M]):
+    """Calls of one process to one group."""
+
+    def __init__(self, machine: type[M], config: ClientConfig) -> None:
+        self.catalogue = Catalogue(machine)
+        self.config = config
+        self.proxy = Proxy(self)
+        self._language = Language(self.catalogue)
+        self._caller: CallerDriver
+        self._calls: Calls
+
+    async def __aenter__(self) -> Proxy:
+        await self.open()
+        return self.proxy
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    async def open(self) -> None:
+        config = self.config
+        engine = Config(
+            group=config.group,
+            contacts=config.replicas,
+            packet_bytes=default_packet_bytes(config.replicas[0]),
+            call_messages=config.outstanding_max,
+        )
+        self._caller = await CallerDriver.open(
+            engine,
+            self._listen,
+            keyring=read_keyring(config.key_file),
+            insecure=config.insecure,
+            bind=config.bind,
+        )
+        self._calls = Calls(
+            self._language,
+            self._submit,
+            asyncio.get_running_loop(),
+            outstanding_max=config.outstanding_max,
+            bytes_max=min(config.message_bytes_max, engine.packet_bytes),
+        )
+        self._calls.begin()
+
+    @property
+    def address(self) -> str:
+        return self._caller.address
+
+    def close(self) -> None:
+        self._calls.fail(RsmError("this client was closed"))
+        self._caller.close()
+
+    def _submit(self, messages: Sequence[bytes]) -> int:
+        return self._caller.request(CallRequested(tuple(messages), handler=HANDLER)).first_seq
+
+    def _listen(self, outcomes: list[Outcome]) -> None:
+        for outcome in outcomes:
+            match outcome:
+                case CallAnswered(number, ts, payload):
+                    self._calls.take(number, ts, [payload], {})
+                case CallFailed(number, failure):
+                    self._calls.lose(number, OutcomeUnknown(f"the group gave no answer: {failure.name}"))
+        self._calls.unblock()
+
+    # -- the proxy's side ------------------------------------------------------------------------
+
+    def execute(self, command: Any) -> "asyncio.Future[Answer]":
+        return self._calls.execute(command)
+
+    async def query(
+        self, method: Method, arguments: tuple[Any, ...], named: dict[str, Any], consistency: Consistency
+    ) -> Reading:
+        """Ordered like a command, whatever the consistency asked for: nothing weaker is to be had from
+        outside."""
+        message = self._language.encode_query(method.bind(arguments, named))
+        answer = await self._calls.send(message)
+        return Reading(answer.reply, answer.ts)
+
+
+class BlockingClient(Generic[M]):
+    """The same for programs without an event loop: it has one of its own, in a thread.
+
+    ::
+
+        with BlockingClient(Counter, config) as counter:
+            counter.add(1)
+
+    Its methods may be called from any thread.
+    """
+
+    def __init__(self, machine: type[M], config: ClientConfig) -> None:
+        self._client = Client(machine, config)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="rsm-client", daemon=True)
+
+    def __enter__(self) -> "BlockingProxy":
+        self._thread.start()
+        try:
+            self._run(self._client.open())
+        except BaseException:
+            self._end()
+            raise
+        return BlockingProxy(self._client.proxy, self._run)
+
+    def __exit__(self, *_: object) -> None:
+        async def close() -> None:
+            self._client.close()
+
+        self._run(close())
+        self._end()
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+class BlockingProxy:
+    """The machine's methods; each returns when its answer is here."""
+
+    def __init__(self, proxy: Proxy, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._proxy = proxy
+        self._run = run
+
+    def with_options(self, **changes: Any) -> "BlockingProxy":
+        return BlockingProxy(self._proxy.with_options(**changes), self._run)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._proxy, name)
+        return lambda *args, **kwargs: self._run(method(*args, **kwargs))

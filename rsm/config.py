@@ -1,0 +1,129 @@
+"""How a replica is told what it is: arguments, ``RSM_…`` variables, a TOML file, in this order.
+
+::
+
+    # site.toml
+    group = "orders"
+    bind = "10.0.0.1:7401"
+    founders = ["10.0.0.1:7401", "10.0.0.2:7401", "10.0.0.3:7401"]
+    key_file = "group.key"
+    mode = "durable"
+    data = "/var/lib/rsm/orders"
+
+    [ring]                      # any setting of the ordering engine
+    suspect_ms = 250
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+import msgspec
+from pydantic import Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+
+from ordering import Config
+from ordering.errors import ConfigurationError
+from ordering.sealing import Keyring
+from ordering.transports.addresses import default_packet_bytes, parse_endpoint
+from rsm.sessions import SessionLimits
+
+HANDLER: Final = 1  # the handler lock whose holder answers clients
+
+
+class ReplicaConfig(BaseSettings):
+    """One replica of one group. Relative paths in a file are relative to that file."""
+
+    model_config = SettingsConfigDict(env_prefix="RSM_", extra="forbid", frozen=True)
+
+    group: Annotated[str, Field(min_length=1, description="The group's name.")]
+    bind: Annotated[str, Field(description="Address and port, of UDP and TCP.")] = "127.0.0.1:7400"
+    advertise: Annotated[str, Field(description="What others reach it by, where that differs.")] = ""
+    founders: Annotated[tuple[str, ...], Field(description="Who founds the group, all of them.")] = ()
+    contacts: Annotated[tuple[str, ...], Field(description="Whom somebody who joins may ask.")] = ()
+    mode: Literal["memory", "durable"] = "memory"
+    data: Annotated[Path | None, Field(description="Where a durable replica keeps its log.")] = None
+    database: Annotated[str | None, Field(description="An SQLAlchemy URL; none: SQLite in data.")] = None
+    key_file: Annotated[Path | None, Field(description="Group keys, one to the line, in hex.")] = None
+    insecure: Annotated[bool, Field(description="Without keys: packets in plain, on purpose.")] = False
+    snapshot_bytes: Annotated[int, Field(ge=1, description="Log between two snapshots.")] = 64 << 20
+    outstanding_max: Annotated[int, Field(ge=1, description="Own calls without an answer.")] = 16_384
+    message_bytes_max: Annotated[int, Field(ge=64, description="The largest call, encoded.")] = 1 << 20
+    session_ms: Annotated[int, Field(ge=1, description="A session ends when idle so long.")] = 600_000
+    sessions_max: Annotated[int, Field(ge=1, description="Sessions of the whole group.")] = 10_000
+    ring: Annotated[dict[str, Any], Field(description="Settings of the ordering engine.")] = {}
+
+    @classmethod
+    def load(cls, path: Path | str, **arguments: Any) -> Self:
+        """From a TOML file; variables and arguments win."""
+        path = Path(path)
+        try:
+            read = tomllib.loads(path.read_text())
+        except OSError as error:
+            raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{path}: is no TOML: {error}") from None
+        for name in ("data", "key_file"):
+            if name in read:
+                read[name] = path.parent / str(read[name])
+        try:
+            return cls(**{**read, **EnvSettingsSource(cls)(), **arguments})
+        except ValidationError as error:
+            raise ConfigurationError(f"{path}: {_told(error)}") from None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.mode == "durable" and self.data is None:
+            raise ValueError("data: a durable replica needs a directory for its log")
+        if self.mode == "memory" and (self.data or self.database):
+            raise ValueError('mode: "memory" writes nothing; leave out data and database, or say "durable"')
+        if self.key_file is None and not self.insecure:
+            raise ValueError("key_file: there is none; make one with `openssl rand -hex 32`, or set insecure")
+        unknown = set(self.ring) - set(Config.__struct_fields__)
+        if unknown:
+            raise ValueError(f"ring: {', '.join(sorted(unknown))}: no such settings of the ordering engine")
+        return self
+
+    def keyring(self) -> Keyring | None:
+        return read_keyring(self.key_file)
+
+    def limits(self) -> SessionLimits:
+        return SessionLimits(session_ms=self.session_ms, sessions_max=self.sessions_max)
+
+    def engine(self, founders: tuple[str, ...], contacts: tuple[str, ...]) -> Config:
+        """The ordering engine's settings."""
+        parse_endpoint(self.bind, "bind")
+        settings: dict[str, Any] = {"packet_bytes": default_packet_bytes(self.bind), **self.ring}
+        try:
+            return msgspec.convert(
+                {
+                    **settings,
+                    "group": self.group,
+                    "founders": founders,
+                    "contacts": contacts,
+                    "durable": self.mode == "durable",
+                    "message_bytes_max": self.message_bytes_max,
+                },
+                Config,
+            )
+        except msgspec.ValidationError as error:
+            raise ConfigurationError(f"ring: {error}") from None
+
+
+def read_keyring(path: Path | None) -> Keyring | None:
+    if path is None:
+        return None
+    try:
+        return Keyring.from_text(path.read_text())
+    except OSError as error:
+        raise ConfigurationError(f"key_file: {path}: {error.strerror}") from None
+
+
+def _told(error: ValidationError) -> str:
+    """Each wrong setting, and why, in a line."""
+    said = []
+    for each in error.errors():
+        place = ".".join(map(str, each["loc"]))
+        words = each["msg"].removeprefix("Value error, ")
+        said.append(f"{place}: {words}" if place else words)
+    return "; ".join(said)

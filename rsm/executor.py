@@ -1,0 +1,395 @@
+"""What a delivered message does: session check, execution, reply (``docs/framework.md``).
+
+An executor is a function of the order: the same deliveries give the same replies and the same state at every
+replica, and it reaches nothing else. Only what a majority holds is given to it (R10), in the order of the
+slots, each once.
+"""
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from struct import Struct as Layout
+from typing import Any, Final
+
+import google_crc32c
+import msgspec
+
+from ordering.effects import Delivery
+from ordering.views import SiteId, View, majority_of
+from rsm import envelope
+from rsm.envelope import REFUSED, Activate, Announce, Barrier, Checkpoint, Close, Language, Open, Unread
+from rsm.errors import Diverged, Halted, MismatchedMachine, Refusal, Rejected, StateLost
+from rsm.journal import Journal
+from rsm.methods import Catalogue
+from rsm.sessions import Kept, Session, SessionLimits, Sessions
+from rsm.state_machine import Context, GroupView, StateMachine
+
+FORMAT: Final = 1
+CHECKPOINT_SLOTS: Final = 4096
+CHECKPOINTS_KEPT: Final = 4
+MESSAGE_MAX: Final = 1000  # characters of an exception's text
+_ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{6,}")
+_HEADER: Final = Layout(">I")
+_HEADER_MAX: Final = 1 << 30
+
+_UNREADABLE: Final = REFUSED[Refusal.UNREADABLE]
+_DONE: Final = envelope.encode_reply(envelope.OkEncoded(None))
+
+
+class Announced(msgspec.Struct, frozen=True, array_like=True):
+    boot: bytes
+    signatures: dict[int, bytes]
+
+
+class Group(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What the replicas have agreed on beside the machine's own state."""
+
+    format: int = FORMAT
+    applied: int = 0
+    time: int = 0
+    digest: int = 0
+    machine: str = ""
+    version: int = 0
+    signature: bytes = b""
+    limits: SessionLimits = SessionLimits()
+    announced: dict[SiteId, Announced] = {}
+    checkpoints: dict[int, dict[SiteId, int]] = {}
+    view: GroupView | None = None
+    sessions: list[Session] = []
+
+
+class Executor:
+    """One replica's machine, and everything that is replicated around it."""
+
+    def __init__(self, machine: StateMachine, catalogue: Catalogue, language: Language) -> None:
+        self.machine = machine
+        self.catalogue = catalogue
+        self.language = language
+        self.context = machine.context = Context()
+        self.group = Group()
+        self.sessions = Sessions(self.group.limits)
+        self.journal = Journal(ignored=("_context",))
+        self._adopt()
+        self._failure = b""  # stands for the reply in the digest
+        self.repeats: dict[
+            int, int
+        ] = {}  # of the last delivery: slots of requests executed before, and where
+        self.own_checkpoints: dict[int, int] = {}
+        self._checkpoint_at = CHECKPOINT_SLOTS
+        self._recent: deque[tuple[list[int], list[bytes]]] = deque()
+        self.defects: dict[str, int] = {}  # exceptions that commands raised here, by method and type
+
+    @property
+    def applied(self) -> int:
+        return self.group.applied
+
+    def _adopt(self) -> None:
+        """Atomic commands need containers that can be undone."""
+        if any(method.mark.atomic for method in self.catalogue.commands.values()):
+            self.journal.adopt(self.machine)
+
+    # -- the order -------------------------------------------------------------------------------
+
+    def deliver(self, delivery: Delivery) -> list[bytes]:
+        """Apply all messages, and give the reply to each. What comes again, after a restart, is passed over
+        and has an empty reply."""
+        group = self.group
+        self.repeats.clear()
+        messages, first = delivery.messages, delivery.first_ts
+        last = first + len(messages) - 1
+        replies = [b""] * max(min(group.applied, last) + 1 - first, 0)
+        if replies:
+            messages, first = messages[len(replies) :], first + len(replies)
+        group.time = self.context.time_ns = max(group.time, delivery.time)
+        while messages:
+            self._pass_checkpoint(first)
+            until = self._checkpoint_at - first
+            self._run(messages[:until], first, delivery, replies)
+            messages, first = messages[until:], first + until
+        group.applied = max(last, group.applied)
+        return replies
+
+    def _run(self, messages: tuple[bytes, ...], first: int, delivery: Delivery, replies: list[bytes]) -> None:
+        group, context, time = self.group, self.context, self.group.time
+        language, use = self.language, self.sessions.use
+        decode, execute, ask = language.decode, language.execute, language.ask
+        executed: list[bytes] = []
+        slots: list[int] = []
+        for ts, message in enumerate(messages, first):
+            context.timestamp = ts
+            read = decode(message)
+            kind = type(read)
+            if (kind is execute or kind is Unread) and group.version:
+                found = use(read.session, read.number, read.acknowledged, time)
+                if isinstance(found, Session):
+                    context.session = read.session
+                    reply = self._execute(read.command) if kind is execute else _UNREADABLE
+                    found.keep(read.number, ts, reply)
+                    executed.append(self._failure or reply)
+                    slots.append(ts)
+                    self._failure = b""
+                else:
+                    reply = self._repeated(found, ts)
+            elif kind is ask:
+                owed = ts - delivery.first_ts in delivery.owed and group.version
+                reply = self.query(read.query) if owed else b""
+            else:
+                reply = self._apply_other(read, ts, delivery.source)
+            replies.append(reply)
+        context.session = 0
+        group.digest = google_crc32c.extend(group.digest, b"".join(executed))
+        self._recent.append((slots, executed))
+
+    def _apply_other(self, read: Any, ts: int, source: SiteId) -> bytes:
+        match read:
+            case Announce():
+                return self._announce(read, source)
+            case Barrier():
+                return _DONE
+            case Checkpoint():
+                return self._compare(read, source)
+            case Open() if self.group.version:
+                return envelope.encode_reply(envelope.OkEncoded(self.sessions.open(ts, self.group.time)))
+            case Close(session):
+                self.sessions.close(session)
+                return _DONE
+            case Activate(version):
+                return self._activate(version)
+            case None:
+                return _UNREADABLE
+            case _:
+                return REFUSED[Refusal.NOT_READY]
+
+    def _repeated(self, found: Kept | Refusal, ts: int) -> bytes:
+        if isinstance(found, Refusal):
+            return REFUSED[found]
+        self.repeats[ts] = found.ts
+        return found.reply
+
+    def pass_slot(self, ts: int, time: int) -> None:
+        """A slot with nothing for the machine in it: the time alone, or nothing at all."""
+        self.group.applied = max(self.group.applied, ts)
+        self.group.time = max(self.group.time, time)
+
+    def install(self, ts: int, chain: int, view: View, time: int, *, locks_only: bool) -> None:
+        """A view takes its slot, and its place among the commands."""
+        group, context = self.group, self.context
+        if ts <= group.applied:
+            return
+        self._pass_checkpoint(ts)
+        self.pass_slot(ts, time)
+        group.view = context.view = GroupView.of(ts, chain, view)
+        group.announced = {
+            site: known for site, known in group.announced.items() if site in group.view.addresses
+        }
+        if locks_only:
+            return
+        context.timestamp, context.time_ns = ts, group.time
+        self._result("on_view", lambda: self.machine.on_view(GroupView.of(ts, chain, view)))
+        self._failure = b""
+
+    # -- commands --------------------------------------------------------------------------------
+
+    def _execute(self, command: Any) -> bytes:
+        if type(command) is bytes:
+            return self._result("apply", lambda: self.machine.apply(command))
+        method = self.catalogue.by_struct[type(command)]
+        version = self.group.version
+        if method.mark.since > version:
+            # Who does not have the command yet cannot read it; what it says must be said by all.
+            return _UNREADABLE
+        try:
+            if not method.mark.atomic:
+                return envelope.encode_reply(
+                    envelope.OkEncoded(method.invoke(self.machine, command, version))
+                )
+            with self.journal.recording(self.machine):
+                result = self.journal.presentable(method.invoke(self.machine, command, version))
+                return envelope.encode_reply(envelope.OkEncoded(result))
+        except Exception as error:  # noqa: BLE001 - whatever a command raises is its result
+            return self._failed(method.name, error)
+
+    def _result(self, name: str, call: Callable[[], Any]) -> bytes:
+        try:
+            return envelope.encode_reply(envelope.OkEncoded(call()))
+        except Exception as error:  # noqa: BLE001 - whatever it raises is its result
+            return self._failed(name, error)
+
+    def _failed(self, name: str, error: Exception) -> bytes:
+        """As good as the same at every replica: no addresses, and no more text than fits a log line. What
+        else a text may depend on, the order of a set say, is kept out of the digest."""
+        if isinstance(error, MemoryError | Halted):
+            raise error
+        if isinstance(error, Rejected):
+            try:
+                return envelope.encode_reply(envelope.RejectedReply(error.message, error.detail))
+            except (TypeError, ValueError, OverflowError) as unfit:
+                error = TypeError(f"the detail of Rejected cannot be encoded: {unfit}")
+        kind = type(error).__name__
+        key = f"{name}: {kind}"
+        self.defects[key] = self.defects.get(key, 0) + 1
+        text = _ADDRESS.sub("0x…", str(error))[:MESSAGE_MAX]
+        self._failure = kind.encode()
+        return envelope.encode_reply(envelope.FailedReply(kind, text))
+
+    # -- versions --------------------------------------------------------------------------------
+
+    def announcement(self, boot: int, limits: SessionLimits) -> bytes:
+        """What this replica has to say before its first command."""
+        machine, catalogue = self.catalogue.machine, self.catalogue
+        return envelope.encode(
+            Announce(boot.to_bytes(16, "big"), catalogue.name, catalogue.signatures, machine.version, limits)
+        )
+
+    def _announce(self, said: Announce, source: SiteId) -> bytes:
+        group = self.group
+        if not group.version:
+            if said.version not in said.signatures:
+                return _UNREADABLE
+            group.machine, group.version = said.machine, said.version
+            group.signature, group.limits = said.signatures[said.version], said.limits
+            self.sessions.limits = group.limits
+            self.check_machine()
+        group.announced[source] = Announced(said.boot, said.signatures)
+        return _DONE
+
+    def _activate(self, version: int) -> bytes:
+        group = self.group
+        voters = group.view.electorate if group.view is not None else ()
+        known = [group.announced.get(site) for site in voters]
+        said = [each.signatures.get(version) if each is not None else None for each in known]
+        signature = said[0] if said else None
+        if version == group.version:
+            return _DONE
+        if signature is None or version < group.version or said.count(signature) < len(said):
+            return REFUSED[Refusal.CANNOT_ACTIVATE]
+        group.version, group.signature = version, signature
+        self.check_machine()
+        return _DONE
+
+    def check_machine(self) -> None:
+        """Whether ours is the machine the group runs; to apply anything with another would be to differ."""
+        group, catalogue = self.group, self.catalogue
+        if not group.version:
+            return
+        if group.machine != catalogue.name:
+            raise MismatchedMachine(f"the group runs {group.machine}, this replica has {catalogue.name}")
+        if group.version > catalogue.machine.version:
+            raise MismatchedMachine(
+                f"the group runs version {group.version} of {group.machine}, this replica can run up to"
+                f" {catalogue.machine.version}; upgrade it"
+            )
+        if catalogue.signature(group.version) != group.signature:
+            raise MismatchedMachine(
+                f"version {group.version} of {group.machine} has other commands in this replica than in the"
+                " group; run the same code, and give changed commands a new version (since=)"
+            )
+
+    # -- divergence (R17) ------------------------------------------------------------------------
+
+    def _pass_checkpoint(self, ts: int) -> None:
+        """Before the first slot at or behind a checkpoint: note what was computed so far."""
+        if ts < self._checkpoint_at:
+            return
+        reached = ts - ts % CHECKPOINT_SLOTS
+        self.own_checkpoints[reached] = self.group.digest
+        self._checkpoint_at = reached + CHECKPOINT_SLOTS
+        while len(self.own_checkpoints) > CHECKPOINTS_KEPT:
+            del self.own_checkpoints[next(iter(self.own_checkpoints))]
+        known = sum(len(slots) for slots, _ in self._recent)
+        while self._recent and known - len(self._recent[0][0]) >= 2 * CHECKPOINT_SLOTS:
+            known -= len(self._recent.popleft()[0])
+
+    def _compare(self, said: Checkpoint, source: SiteId) -> bytes:
+        """Who differs from a majority of the voters halts; if no majority agrees, everybody does."""
+        group = self.group
+        at = group.checkpoints.setdefault(said.ts, {})
+        at[source] = said.digest
+        while len(group.checkpoints) > CHECKPOINTS_KEPT:
+            del group.checkpoints[next(iter(group.checkpoints))]
+        electorate = group.view.electorate if group.view is not None else ()
+        digests = [at[site] for site in electorate if site in at]
+        own = self.own_checkpoints.get(said.ts)
+        if own is None or not digests:
+            return _DONE
+        most = max(digests, key=digests.count)
+        if digests.count(most) >= majority_of(electorate):
+            if most != own:
+                raise Diverged(
+                    f"a majority has another digest before slot {said.ts} than this replica", said.ts
+                )
+        elif len(digests) == len(electorate):
+            raise Diverged(f"no two of a majority have the same digest before slot {said.ts}", said.ts)
+        return _DONE
+
+    def results(self) -> list[tuple[int, int]]:
+        """Slots executed lately, and a checksum of each result."""
+        return [
+            (ts, google_crc32c.value(result))
+            for slots, executed in self._recent
+            for ts, result in zip(slots, executed, strict=True)
+        ]
+
+    # -- queries ---------------------------------------------------------------------------------
+
+    def query(self, arguments: msgspec.Struct) -> bytes:
+        """An encoded reply: what is returned shares nothing with the state."""
+        method = self.catalogue.query_by_struct[type(arguments)]
+        version = self.catalogue.machine.version
+        reply = self._result(method.name, lambda: method.invoke(self.machine, arguments, version))
+        self._failure = b""
+        return reply
+
+    # -- snapshots -------------------------------------------------------------------------------
+
+    def snapshot(self) -> Iterator[bytes]:
+        """Everything that is replicated, as of ``applied``. Nothing may be applied until it is read."""
+        self.group.sessions = self.sessions.dump()
+        header = msgspec.msgpack.encode(self.group)
+        self.group.sessions = []
+        yield _HEADER.pack(len(header)) + header
+        yield from self.machine.snapshot()
+
+    def restore(self, chunks: Iterable[bytes]) -> None:
+        """Into a new machine."""
+        source = iter(chunks)
+        header, rest = _read_header(source)
+        try:
+            group = msgspec.msgpack.decode(header, type=Group)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise StateLost(f"the snapshot's header cannot be read: {error}") from None
+        if group.format != FORMAT:
+            raise StateLost(f"the snapshot has format {group.format}, this release reads {FORMAT}")
+        self.group = group
+        self.sessions = Sessions(group.limits)
+        self.sessions.load(group.sessions)
+        group.sessions = []
+        self.context.view, self.context.time_ns = group.view, group.time
+        self._checkpoint_at = (group.applied // CHECKPOINT_SLOTS + 1) * CHECKPOINT_SLOTS
+        self.check_machine()
+        try:
+            self.machine.restore(_joined(rest, source))
+        except Exception as error:
+            raise StateLost(f"{self.catalogue.name}.restore: {type(error).__name__}: {error}") from error
+        self._adopt()
+
+
+def _read_header(source: Iterator[bytes]) -> tuple[bytes, bytes]:
+    data = b""
+    wanted = _HEADER.size
+    for chunk in source:
+        data += chunk
+        if len(data) >= _HEADER.size:
+            (length,) = _HEADER.unpack_from(data)
+            wanted = _HEADER.size + length
+            if length > _HEADER_MAX:
+                break
+        if len(data) >= wanted > _HEADER.size:
+            return data[_HEADER.size : wanted], data[wanted:]
+    raise StateLost("the snapshot is cut off within its header")
+
+
+def _joined(first: bytes, source: Iterator[bytes]) -> Iterator[bytes]:
+    if first:
+        yield first
+    yield from source

@@ -1,0 +1,591 @@
+"""A process' part in a group: the ring's driver, the executor, and who calls from here.
+
+::
+
+    async with Replica(Counter, ReplicaConfig(group="counts", founders=(...), insecure=True)) as counter:
+        await counter.add(1)
+
+``start`` returns when this replica is a member, has the state, and has executed something. A replica that is
+thrown out of its group comes back by itself as a new member; its calls that had no answer are sent again
+under their own numbers, so that none is executed twice.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, Generic, TypeVar
+
+from ordering.driver import Driver, Group, Notice, Stopped
+from ordering.effects import (
+    CallRepeated,
+    Delivery,
+    Ending,
+    EndMembership,
+    InstallView,
+    LockGranted,
+    LockLost,
+    LockRefused,
+    Persist,
+    RequestState,
+    WindowOpened,
+)
+from ordering.errors import ConfigurationError, LockError, NotMember
+from ordering.events import (
+    LockReleased,
+    LockRequested,
+    Persisted,
+    PersistFailed,
+    Reply,
+    ReplyRequested,
+    SnapshotSaved,
+    StateTransferred,
+)
+from ordering.multirpc import REPLY_BYTES_MAX
+from ordering.naming import group_id
+from ordering.records import Record
+from ordering.transports.addresses import parse_address, parse_endpoint
+from ordering.transports.bulk_tcp import BulkServer, BulkStream, serve_bulk
+from ordering.views import Member
+from rsm import envelope, transfer
+from rsm.calls import Answer, Calls
+from rsm.config import ReplicaConfig
+from rsm.disk import Came, Disk
+from rsm.envelope import Checkpoint, Language, too_large
+from rsm.errors import Diverged, Halted, MachineError, RsmError
+from rsm.executor import Executor
+from rsm.intake import Intake
+from rsm.locks import Grant, Locks
+from rsm.methods import Catalogue, Method
+from rsm.proxy import Consistency, Proxy, Reading
+from rsm.sessions import Kept
+from rsm.state_machine import StateMachine
+from rsm.status import MemberStatus, ReplicaStatus, Standing
+from rsm.storage.errors import StorageError
+from rsm.transfer import Offer, Peer, Results, StateWanted
+
+log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=StateMachine)
+REJOIN_SECONDS: Final = 0.2
+TRANSFER_RETRY_SECONDS: Final = 0.05
+DONOR_SECONDS: Final = 5.0
+DRAIN_SECONDS: Final = 5.0
+_PORT_TRIES: Final = 20
+
+
+class Replica(Generic[M]):
+    """One replica of a group of ``machine``. It belongs to the event loop it was opened in."""
+
+    def __init__(self, machine: type[M], config: ReplicaConfig) -> None:
+        self.catalogue = Catalogue(machine)
+        self.config = config
+        self.proxy = Proxy(self)
+        self._language = Language(self.catalogue)
+        self._try_snapshot()
+        self._keyring = config.keyring()
+        self._boot = secrets.randbits(128)  # of the bulk channel
+        self._opened = False
+        self._stopping = False
+        self._driver: Driver
+        self._bulk: BulkServer
+        self._calls: Calls
+        self._locks: Locks
+        self._group: Group | None = None
+        self._intake = Intake(self._new_executor(), ready=False)
+        self._addresses: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+        self._announced = False  # this membership has begun to send
+        self._wanted: RequestState | None = None
+        self._disk_error: StorageError | None = None
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # until so much is applied
+        self._over: asyncio.Future[None]
+        self._disk: Disk | None = None
+        self._came = Came()
+        self._unsaved = 0  # bytes executed since the last snapshot was begun
+        self._told: tuple[int, int] | None = None  # the last checkpoint that the others were told
+
+    # -- life ------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Proxy:
+        await self.start()
+        return self.proxy
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Open, join, and wait until commands can be executed."""
+        try:
+            await self.open()
+            self.join(self.config.founders, self.config.contacts)
+            await self.ready()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def open(self) -> None:
+        """Take address and port, the same number for UDP and TCP; ``address`` is known from here on."""
+        loop = asyncio.get_running_loop()
+        asked = parse_endpoint(self.config.bind, "bind")
+        for attempt in range(1, _PORT_TRIES + 1):
+            self._driver = await Driver.open(
+                bind=self.config.bind,
+                keyring=self._keyring,
+                insecure=self.config.insecure,
+                advertise=self.config.advertise,
+            )
+            port = asked.port or parse_address(self._driver.address).endpoint.port
+            try:
+                self._bulk = await serve_bulk(asked.host, port, self._keyring, self._serve, boot=self._boot)
+                break
+            except OSError as error:
+                self._driver.close()
+                if asked.port or attempt == _PORT_TRIES:
+                    raise ConfigurationError(
+                        f"bind: TCP port {port} of {asked.host} cannot be used: {error.strerror}"
+                    ) from None
+        if self.config.mode == "durable":
+            self._disk = Disk(self.config)
+            try:
+                self._came = await self._disk.open()
+            except BaseException:
+                self._driver.close()
+                await self._bulk.close()
+                raise
+        self._over = loop.create_future()
+        self._over.add_done_callback(lambda over: over.cancelled() or over.exception())
+        self._calls = Calls(
+            self._language,
+            self._submit,
+            loop,
+            outstanding_max=self.config.outstanding_max,
+            bytes_max=self.config.message_bytes_max,
+        )
+        self._locks = Locks(self._tell_lock, loop)
+        self._opened = True
+
+    @property
+    def address(self) -> str:
+        return self._driver.address
+
+    @property
+    def member(self) -> Member:
+        """Who this replica is in its group, at present."""
+        if self._group is None:
+            raise NotMember("this replica has joined no group")
+        return self._group.member
+
+    def join(self, founders: Sequence[str], contacts: Sequence[str] = ()) -> None:
+        """Found the group with ``founders``, this replica among them, or join it by way of ``contacts``. A
+        replica whose disk has a log comes back with that."""
+        self._addresses = (tuple(founders), tuple(contacts))
+        came, self._came = self._came, Came()
+        self._begin(came, ready=came.ledger is not None or self.address in founders)
+
+    async def ready(self) -> None:
+        """Returns when this replica is a member that has the state and has executed a message of its own."""
+        await asyncio.shield(self._calls.barrier())
+
+    async def ended(self) -> None:
+        """Returns when the replica was stopped, and raises why if it stopped by itself."""
+        await asyncio.shield(self._over)
+
+    async def stop(self) -> None:
+        """Wait for own calls, though not for ever, and go. To the others this replica has crashed."""
+        if not self._opened or self._stopping:
+            return
+        self._stopping = True
+        if self._group is not None and not self._group.is_over and not self._over.done():
+            await self._calls.drained(DRAIN_SECONDS)
+        self._fail(NotMember("this replica was stopped"))
+        self._driver.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._bulk.close()
+        if self._disk is not None:
+            await self._disk.close()
+
+    def _begin(self, came: Came, *, ready: bool) -> None:
+        """A membership, the first one or another."""
+        founders, contacts = self._addresses
+        others = tuple(address for address in (*contacts, *founders) if address != self.address)
+        config = self.config.engine(founders, others)
+        executor = self._new_executor()
+        if came.snapshot is not None:
+            executor.restore(came.snapshot)
+        self._intake = Intake(executor, ready=ready)
+        self._announced = False
+        self._wanted = None
+        self._unsaved = 0
+        founder = self.address in founders
+        self._group = self._driver.join(config, self._listen, founder=founder, ledger=came.ledger)
+
+    def _try_snapshot(self) -> None:
+        """A state that cannot be saved is found out here, and not when another replica needs it."""
+        try:
+            self._new_executor().restore(self._new_executor().snapshot())
+        except Exception as error:
+            raise MachineError(
+                f"{self.catalogue.name}: a snapshot of its first state cannot be taken and restored: {error}"
+            ) from error
+
+    def _new_executor(self) -> Executor:
+        return Executor(self.catalogue.machine(), self.catalogue, self._language)
+
+    # -- what the group says ---------------------------------------------------------------------
+
+    def _listen(self, notices: list[Notice]) -> None:
+        try:
+            for notice in notices:
+                self._hear(notice)
+            self._apply()
+        except Diverged as error:
+            self._stop_serving(error)
+            self._spawn(self._explain(error))
+            raise
+        except Exception as error:
+            self._fail(error)
+            raise
+
+    def _hear(self, notice: Notice) -> None:
+        match notice:
+            case WindowOpened():
+                self._calls.unblock()
+            case RequestState():
+                self._intake.ready = False
+                self._wanted = notice
+                self._spawn(self._transfer(notice))
+            case CallRepeated(call, message):
+                kept = self._answer_again(message)
+                if kept is not None:
+                    self._reply([Reply(call, *kept)])
+            case LockGranted() | LockLost() | LockRefused():
+                self._locks.hear(notice)
+            case Persist(seq, records):
+                self._persist(seq, records)
+            case EndMembership(ending):
+                log.warning("group %s: the membership ended: %s", self.config.group, ending.name)
+                self._calls.pause()
+                self._locks.interrupted()
+                self._intake.ready = False
+                if ending is Ending.STOPPED:
+                    self._fail(self._disk_error or Halted("the disk failed"))
+                elif not self._stopping:
+                    self._spawn(self._rejoin())
+            case Stopped(error):
+                self._fail(error)
+            case _:
+                self._intake.hear(notice)
+                if type(notice) is InstallView and not self._announced:
+                    self._announce(notice)
+
+    def _announce(self, installed: InstallView) -> None:
+        """From the first view on that names this boot messages can be sent."""
+        assert self._group is not None
+        member = self._group.member
+        named = installed.view.member(member.site)
+        if named is None or named.boot != member.boot:
+            return
+        self._announced = True
+        self._calls.begin(self.executor.announcement(member.boot, self.config.limits()))
+
+    def _apply(self) -> None:
+        """Execute what is final, answer who called, and wake who waited for it."""
+        assert self._group is not None
+        me, calls = self._group.member.site, self._calls
+        for delivery, replies in self._intake.run():
+            if delivery.source == me:
+                calls.take(delivery.first_seq, delivery.first_ts, replies, self.executor.repeats)
+            if delivery.owed:
+                self._answer(delivery, replies)
+            if self._disk is not None:
+                self._unsaved += sum(map(len, delivery.messages))
+        newest = next(reversed(self.executor.own_checkpoints.items()), None)
+        if newest is not None and newest != self._told and self._announced:
+            self._told = newest
+            calls.mention(envelope.encode(Checkpoint(*newest)))
+        if self._unsaved >= self.config.snapshot_bytes:
+            self._unsaved = 0
+            self._spawn(self._save_snapshot())
+        if self._waiting:
+            applied = self.executor.applied
+            for ts, future in self._waiting:
+                if ts <= applied and not future.done():
+                    future.set_result(None)
+            self._waiting = [item for item in self._waiting if not item[1].done()]
+
+    def _answer(self, delivery: Delivery, replies: list[bytes]) -> None:
+        repeats = self.executor.repeats
+        owed: list[Reply] = []
+        for offset in delivery.owed:
+            ts = delivery.first_ts + offset
+            if replies[offset]:
+                owed.append(Reply(delivery.calls[offset], repeats.get(ts, ts), replies[offset]))
+        if owed:
+            self._reply(owed)
+
+    def _reply(self, replies: list[Reply]) -> None:
+        """What does not fit a packet is said to be too large; the command was executed all the same."""
+        assert self._group is not None
+        most = REPLY_BYTES_MAX
+        for place, reply in enumerate(replies):
+            if len(reply.payload) > most:
+                replies[place] = Reply(reply.call, reply.ts, too_large(len(reply.payload), most))
+        self._group.handle(ReplyRequested(tuple(replies)))
+
+    def _answer_again(self, message: bytes) -> Kept | None:
+        """What was executed has its reply in the session; a query may as well see a later state."""
+        read = self._language.decode(message)
+        if type(read) is self._language.ask and self._intake.ready:
+            return Kept(self.executor.applied, self.executor.query(read.query))
+        session, number = getattr(read, "session", 0), getattr(read, "number", 0)
+        return self.executor.sessions.reply_to(session, number) if number and self._intake.ready else None
+
+    async def _rejoin(self) -> None:
+        """As a new member, with an empty memory and an empty disk: the state comes from the others."""
+        await asyncio.sleep(REJOIN_SECONDS)
+        try:
+            if self._disk is not None:
+                await self._disk.wipe()
+        except StorageError as error:
+            self._fail(error)
+            return
+        if not self._stopping:
+            self._begin(Came(), ready=False)
+
+    async def _explain(self, error: Diverged) -> None:
+        """Ask the others what they have computed, and say where it began."""
+        own = dict(self.executor.results())
+        view = self.executor.group.view
+        others = [] if view is None else [a for a in view.addresses.values() if a != self.address]
+        found: list[str] = []
+        for address in others:
+            theirs = await self._peer(address).results()
+            differing = [ts for ts, result in theirs if own.get(ts, result) != result]
+            if differing:
+                found.append(f"from {address} at slot {min(differing)}")
+            elif theirs:
+                found.append(f"from {address} at no slot that both remember")
+        said = "; ".join(found) or "no other replica could be asked"
+        self._fail(
+            Diverged(
+                f"{error}; the first result that differs {said}. A command of {self.catalogue.name} depends"
+                " on something else than the state, its arguments and its context",
+                error.checkpoint,
+            )
+        )
+
+    def _stop_serving(self, error: Exception) -> None:
+        self._intake.ready = False
+        self._calls.fail(error)
+        self._locks.interrupted()
+        for _, future in self._waiting:
+            future.cancel()
+
+    def _fail(self, error: Exception) -> None:
+        """This replica is over; it does not come back by itself."""
+        if self._over.done():
+            return
+        self._stop_serving(error)
+        if self._stopping:
+            self._over.set_result(None)
+        else:
+            log.error("group %s: this replica halts: %s", self.config.group, error)
+            self._over.set_exception(error)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    # -- the disk --------------------------------------------------------------------------------
+
+    def _persist(self, seq: int, records: tuple[Record, ...]) -> None:
+        group, disk = self._group, self._disk
+        assert group is not None
+        assert disk is not None
+
+        def done(error: StorageError | None) -> None:
+            self._disk_error = error
+            group.handle(Persisted(seq) if error is None else PersistFailed(seq))
+
+        disk.persist(seq, records, done)
+
+    async def _save_snapshot(self) -> None:
+        """So that the log can be trimmed. If it fails the log grows; what is wrong with the disk, if it is
+        the disk, the log will find out."""
+        group, disk, executor = self._group, self._disk, self.executor
+        assert group is not None
+        assert disk is not None
+        ts = executor.applied
+        try:
+            await disk.save(ts, list(executor.snapshot()), executor.group.digest)
+        except StorageError as error:
+            log.error("group %s: no snapshot at slot %d: %s", self.config.group, ts, error)
+        else:
+            group.handle(SnapshotSaved(ts))
+
+    # -- state transfer --------------------------------------------------------------------------
+
+    async def _transfer(self, wanted: RequestState) -> None:
+        """Until some donor gives the state, or another request replaces this one."""
+        while self._wanted is wanted and not self._stopping:
+            offer = await self._fetch(wanted)
+            if offer is None or offer.ts < wanted.ts:
+                await asyncio.sleep(TRANSFER_RETRY_SECONDS)
+            elif self._wanted is wanted:
+                await self._take_over(wanted, offer)
+
+    async def _fetch(self, wanted: RequestState) -> Offer | None:
+        group = self._group
+        for donor in wanted.donors:
+            address = None if group is None else group.address_of(donor)
+            if address is None or address == self.address:
+                continue
+            offer = await self._peer(address).state(StateWanted(wanted.chain, wanted.ts))
+            if offer is not None:
+                return offer
+        return None
+
+    def _peer(self, address: str) -> Peer:
+        return Peer(address, self._keyring, group_id(self.config.group), self._boot)
+
+    async def _take_over(self, wanted: RequestState, offer: Offer) -> None:
+        """The state replaces ours, if it is not older; in durable mode once it is synced."""
+        group = self._group
+        assert group is not None
+        try:
+            if offer.ts > self.executor.applied:
+                executor = self._new_executor()
+                executor.restore(offer.chunks)
+            else:
+                executor = self.executor
+            if self._disk is not None:
+                await self._disk.save(executor.applied, list(executor.snapshot()), executor.group.digest)
+        except (RsmError, StorageError) as error:
+            self._fail(error)
+            self._driver.close()
+            return
+        if self._wanted is not wanted:
+            return
+        self._wanted = None
+        self._intake.replace(executor)
+        group.handle(StateTransferred(executor.applied))
+        self._calls.reconcile(self.executor.sessions.reply_to)
+        self._listen([])
+
+    async def _serve(self, stream: BulkStream) -> None:
+        await transfer.serve(stream, self)
+
+    def results(self) -> Results:
+        return self.executor.results()
+
+    async def offer(self, wanted: StateWanted) -> Offer | None:
+        """Our state, once it is as far as was asked for."""
+        try:
+            async with asyncio.timeout(DONOR_SECONDS):
+                await self.when_applied(wanted.ts)
+        except TimeoutError:
+            return None
+        view = self.executor.group.view
+        if not self._intake.ready or view is None or view.chain != wanted.chain:
+            return None
+        return Offer(self.executor.applied, list(self.executor.snapshot()))
+
+    def when_applied(self, ts: int) -> "asyncio.Future[None]":
+        """Done when everything up to slot ``ts`` is."""
+        future = asyncio.get_running_loop().create_future()
+        if self.executor.applied >= ts:
+            future.set_result(None)
+        else:
+            self._waiting.append((ts, future))
+        return future
+
+    # -- how it stands ---------------------------------------------------------------------------
+
+    def status(self) -> ReplicaStatus:
+        group, executor, over = self._group, self.executor, self._over
+        agreed, view = executor.group, executor.group.view
+        failure = over.exception() if over.done() and not over.cancelled() else None
+        return ReplicaStatus(
+            group=self.config.group,
+            address=self.address,
+            site="" if group is None else f"{group.member.site:x}",
+            standing=self._standing(),
+            mode=self.config.mode,
+            chain="" if view is None else f"{view.chain:x}",
+            view="" if view is None else f"{view.epoch}.{view.revision}",
+            applied=executor.applied,
+            digest=f"{agreed.digest:08x}",
+            machine=agreed.machine,
+            version=agreed.version,
+            sessions=len(executor.sessions),
+            outstanding=self._calls.outstanding,
+            age_s=0.0 if group is None or group.is_over else group.majority_age_ns() / 1e9,
+            why="" if failure is None else str(failure),
+            members=self._members(),
+        )
+
+    def _standing(self) -> Standing:
+        if self._over.done():
+            return Standing.HALTED
+        if self._group is None or self._group.is_over:
+            return Standing.OUTSIDE
+        if self._wanted is not None:
+            return Standing.FETCHING
+        return Standing.SERVING if self._intake.ready and self._announced else Standing.STARTING
+
+    def _members(self) -> list[MemberStatus]:
+        agreed, view = self.executor.group, self.executor.group.view
+        return [
+            MemberStatus(
+                site=f"{site:x}",
+                address=address,
+                voter=site in view.electorate,
+                in_ring=site in view.ring,
+                version=max(agreed.announced[site].signatures, default=0) if site in agreed.announced else 0,
+            )
+            for site, address in (view.addresses if view is not None else {}).items()
+            if view is not None
+        ]
+
+    # -- calls of this process -------------------------------------------------------------------
+
+    @property
+    def executor(self) -> Executor:
+        return self._intake.executor
+
+    def _submit(self, messages: Sequence[bytes]) -> int:
+        if self._group is None:
+            raise NotMember("this replica has joined no group")
+        return self._group.submit(messages).first_seq
+
+    def _tell_lock(self, event: LockRequested | LockReleased) -> None:
+        if self._group is None or self._group.is_over:
+            if isinstance(event, LockRequested):
+                raise LockError(f"lock {event.name!r}: this replica is no member of its group now")
+            return
+        self._group.handle(event)
+
+    def lock(self, name: str, lease_ms: int = 0) -> AbstractAsyncContextManager[Grant]:
+        """Have a named lock of the group, alone. ``lease_ms``: it ends by itself after so much time of the
+        group's; 0: when it is released, or when this replica is removed from the group."""
+        return self._locks.hold(name, lease_ms)
+
+    def execute(self, command: Any) -> "asyncio.Future[Answer]":
+        return self._calls.execute(command)
+
+    async def query(
+        self, method: Method, arguments: tuple[Any, ...], named: dict[str, Any], consistency: Consistency
+    ) -> Reading:
+        """A replica that has not the state, or is no member any more, answers nothing (R11, R17)."""
+        bound = method.bind(arguments, named)
+        if consistency is Consistency.LINEARIZABLE or not self._intake.ready:
+            await asyncio.shield(self._calls.barrier())
+        group, executor = self._group, self.executor
+        assert group is not None
+        age = group.majority_age_ns() / 1e9 if consistency is Consistency.STALE else 0.0
+        return Reading(executor.query(bound), executor.applied, age)

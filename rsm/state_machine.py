@@ -1,0 +1,188 @@
+"""What a person subclasses.
+
+::
+
+    class Counter(StateMachine):
+        def __init__(self) -> None:
+            self.value = 0
+
+        @command
+        def add(self, n: int) -> int:
+            self.value += n
+            return self.value
+
+        @query
+        def get(self) -> int:
+            return self.value
+
+A machine is an ordinary class: its methods can be called directly, in a test say. Replicated, every replica
+executes every command in one order, so a command must depend on nothing but the state, its arguments and
+``self.context``: no clock, no randomness of its own, no input or output, no iteration over a set that decides
+anything.
+"""
+
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any, ClassVar, Final, NamedTuple, ParamSpec, TypeVar, overload
+
+import msgspec
+
+from ordering.views import SiteId, View
+from rsm.errors import MachineError
+from rsm.state_types import values_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_MARK: Final = "_rsm_mark"
+FIRST_VERSION: Final = 1
+
+
+class Mark(NamedTuple):
+    """What a decorator says of a method."""
+
+    is_command: bool
+    atomic: bool = False
+    since: int = FIRST_VERSION
+
+
+class Since(msgspec.Struct, frozen=True):
+    """``x: Annotated[int, Since(2)] = 0``: an argument that came with version 2. Until the group runs that
+    version everybody goes by the default, whatever was sent."""
+
+    version: int
+
+
+@overload
+def command(method: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+@overload
+def command(
+    *, atomic: bool = False, since: int = FIRST_VERSION
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def command(
+    method: Callable[..., Any] | None = None, /, *, atomic: bool = False, since: int = FIRST_VERSION
+) -> Any:
+    """A method that may change the state. ``atomic``: if it raises, it has changed nothing. ``since``: the
+    version of the machine that brought it."""
+    mark = Mark(is_command=True, atomic=atomic, since=since)
+    if since < FIRST_VERSION:
+        raise MachineError(f"since: {since} must be at least {FIRST_VERSION}")
+    return _marked(method, mark) if method is not None else lambda function: _marked(function, mark)
+
+
+def query(method: Callable[P, R], /) -> Callable[P, R]:
+    """A method that only reads. It is not replicated: one replica answers."""
+    return _marked(method, Mark(is_command=False))
+
+
+def _marked(method: Callable[P, R], mark: Mark) -> Callable[P, R]:
+    if not hasattr(method, "__dict__"):
+        raise MachineError(f"{method!r}: decorate a plain function of the class")
+    vars(method)[_MARK] = mark
+    return method
+
+
+def mark_of(function: object) -> Mark | None:
+    mark = getattr(function, _MARK, None)
+    return mark if isinstance(mark, Mark) else None
+
+
+class GroupView(msgspec.Struct, frozen=True):
+    """The group from one slot on: ``ring`` gets the token, ``electorate`` votes, ``learners`` will."""
+
+    timestamp: int
+    chain: int
+    epoch: int
+    revision: int
+    ring: tuple[SiteId, ...]
+    electorate: tuple[SiteId, ...]
+    learners: tuple[SiteId, ...]
+    addresses: dict[SiteId, str]
+
+    @classmethod
+    def of(cls, ts: int, chain: int, view: View) -> "GroupView":
+        return cls(
+            ts,
+            chain,
+            view.id.epoch,
+            view.id.revision,
+            view.ring,
+            view.electorate,
+            view.learners,
+            {member.site: member.address for member in view.members},
+        )
+
+
+class Context:
+    """Where in the order a command is, the same at every replica.
+
+    ``timestamp`` grows with every command and is never used again. ``time_ns`` is the group's time in
+    nanoseconds since 1970: it never goes back, and is as right as the clocks of the sites. ``session`` is the
+    caller's, 0 outside of commands.
+    """
+
+    def __init__(self) -> None:
+        self.timestamp = 0
+        self.time_ns = 0
+        self.session = 0
+        self.view: GroupView | None = None
+        self._chance: Random | None = None
+        self._drawn_at = 0
+
+    @property
+    def random(self) -> Random:
+        """Chance that is the same everywhere, and another for every command."""
+        if self._chance is None or self._drawn_at != self.timestamp:
+            chain = self.view.chain if self.view is not None else 0
+            self._chance, self._drawn_at = Random(f"{chain} {self.timestamp}"), self.timestamp
+        return self._chance
+
+
+class StateMachine:
+    """Subclass it; the state is what the instance's attributes hold.
+
+    ``version`` is the newest version of the commands that this class can run (``docs/framework.md``).
+    """
+
+    __slots__ = ("_context",)
+
+    version: ClassVar[int] = FIRST_VERSION
+    # Classes of objects in the state that neither annotations name nor the machine's module has.
+    state_types: ClassVar[tuple[type, ...]] = ()
+
+    @property
+    def context(self) -> Context:
+        try:
+            return self._context
+        except AttributeError:
+            raise MachineError(
+                f"{type(self).__name__}.context: no command is under way; to call commands directly, set"
+                " machine.context = Context() first"
+            ) from None
+
+    @context.setter
+    def context(self, context: Context) -> None:
+        self._context = context
+
+    # -- to override -----------------------------------------------------------------------------
+
+    def apply(self, data: bytes) -> bytes:
+        """The raw route: bytes in, bytes out, instead of typed commands or beside them."""
+        raise NotImplementedError(f"{type(self).__name__} takes no raw commands; override apply")
+
+    def on_view(self, view: GroupView) -> None:
+        """Ring or electorate have changed, in order with the commands."""
+
+    def snapshot(self) -> Iterable[bytes]:
+        """The state as bytes, in chunks. It must not depend on the process: no order of a set, no address."""
+        return values_of(type(self), self.state_types).dump(vars(self))
+
+    def restore(self, chunks: Iterable[bytes]) -> None:
+        """The opposite, on a new instance."""
+        state = values_of(type(self), self.state_types).load(chunks)
+        vars(self).clear()
+        vars(self).update(state)

@@ -1,0 +1,45 @@
+"""How a replica stands, in one type for everybody who asks: command line, HTTP, dashboard, metrics."""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Standing(StrEnum):
+    STARTING = "starting"
+    SERVING = "serving"
+    FETCHING = "fetching the state"
+    OUTSIDE = "outside"
+    HALTED = "halted"
+
+
+class MemberStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A member as this replica's view has it."""
+
+    site: str
+    address: str
+    voter: bool
+    in_ring: bool
+    version: int  # the newest it can run, 0: it has not said
+
+
+class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """``digest`` is of everything executed up to ``applied``: equal at equal slots. ``age_s``: how long ago a
+    majority was last heard here."""
+
+    group: str
+    address: str
+    site: str
+    standing: Standing
+    mode: str
+    chain: str = ""
+    view: str = ""
+    applied: int = 0
+    digest: str = ""
+    machine: str = ""
+    version: int = 0
+    sessions: int = 0
+    outstanding: int = 0
+    age_s: float = 0.0
+    why: str = ""  # it halted
+    members: list[MemberStatus] = []

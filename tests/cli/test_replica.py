@@ -1,0 +1,177 @@
+"""`rsm init`, `rsm replica`, `rsm call` and `rsm demo`, as a user runs them."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.main import app
+
+ROOT = Path(__file__).parents[2]
+MACHINE = "tests.rsm.machines:Counter"
+SECONDS = 60
+
+
+def rsm(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cli.main", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        env={**os.environ, "COLUMNS": "300"},
+        check=False,
+    )
+
+
+def start(config: Path, machine: str = MACHINE) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "cli.main", "replica", "--config", str(config), "--machine", machine],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "COLUMNS": "300"},
+    )
+
+
+def first_line(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def free_addresses(count: int) -> list[str]:
+    taken = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
+    for each in taken:
+        each.bind(("127.0.0.1", 0))
+    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in taken]
+    for each in taken:
+        each.close()
+    return addresses
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[tuple[Path, list["subprocess.Popen[str]"]]]:
+    made = rsm("init", str(tmp_path / "g"), "--sites", ",".join(free_addresses(3)), "--group", "cli")
+    assert made.returncode == 0, made.stderr
+    running = [start(tmp_path / "g" / f"site-{number}.toml") for number in (1, 2, 3)]
+    try:
+        for process in running:
+            assert first_line(process).startswith("ready: cli at 127.0.0.1")
+        yield tmp_path / "g", running
+    finally:
+        for process in running:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+def call(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return rsm("call", *words, "--config", str(directory / "site-1.toml"), "--machine", MACHINE)
+
+
+def test_when_a_group_runs_as_processes_then_it_can_be_called_killed_and_started_again(
+    group: tuple[Path, list["subprocess.Popen[str]"]],
+) -> None:
+    directory, running = group
+    added = call(directory, "add", "5")
+    assert (added.returncode, json.loads(added.stdout)) == (0, 5), added.stderr
+    refused = call(directory, "subtract", "50")
+    assert refused.returncode == 1
+    assert "Rejected: too little is there" in refused.stderr
+    assert call(directory, "add", "five").returncode == 2
+    assert call(directory, "multiply", "2").returncode == 2
+    for process in running:
+        process.kill()
+    for process in running:
+        process.communicate(timeout=SECONDS)
+    unknown = call(directory, "add", "1", "--timeout", "0.5")
+    assert unknown.returncode == 4
+    assert "may still be executed" in unknown.stderr
+    running[:] = [start(directory / f"site-{number}.toml") for number in (3, 1, 2)]
+    for process in running:
+        assert first_line(process).startswith("ready")
+    assert json.loads(call(directory, "get").stdout) == 5
+
+
+def test_when_a_replica_is_told_to_go_then_it_goes_in_order(
+    group: tuple[Path, list["subprocess.Popen[str]"]],
+) -> None:
+    directory, running = group
+    assert _status(directory)[0] == 0
+    running[2].send_signal(signal.SIGTERM)
+    assert running[2].wait(SECONDS) == 0
+    code, shown = _status(directory)
+    assert code == 0
+    assert [each and each["standing"] for each in shown.values()] == ["serving", "serving", None]
+    assert json.loads(call(directory, "add", "1").stdout) == 1
+
+
+def _status(directory: Path) -> tuple[int, dict[str, dict[str, object] | None]]:
+    done = rsm("status", "--config", str(directory / "site-1.toml"), "-o", "json")
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_when_nobody_runs_then_the_status_says_so(tmp_path: Path) -> None:
+    rsm("init", str(tmp_path / "g"), "--sites", ",".join(free_addresses(3)))
+    done = rsm("status", "--config", str(tmp_path / "g" / "site-1.toml"))
+    assert done.returncode == 1
+    assert done.stdout.count("no answer") == 3
+
+
+def test_when_a_second_process_takes_the_same_site_then_it_is_refused_and_says_why(
+    group: tuple[Path, list["subprocess.Popen[str]"]],
+) -> None:
+    directory, _ = group
+    second = start(directory / "site-1.toml")
+    _, words = second.communicate(timeout=SECONDS)
+    assert second.returncode == 1
+    assert "bind" in words
+
+
+def test_when_a_group_is_made_then_its_key_is_secret_and_it_is_made_once(tmp_path: Path) -> None:
+    runner = CliRunner(env={"COLUMNS": "300"})
+    assert runner.invoke(app, ["init", str(tmp_path / "g")]).exit_code == 0
+    key = tmp_path / "g" / "group.key"
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert len(bytes.fromhex(key.read_text())) == 32
+    again = runner.invoke(app, ["init", str(tmp_path / "g")])
+    assert again.exit_code == 2
+    assert "founded once" in again.output
+    wrong = runner.invoke(app, ["init", str(tmp_path / "h"), "--sites", "nowhere"])
+    assert wrong.exit_code == 2
+    assert not (tmp_path / "h").exists()
+
+
+@pytest.mark.parametrize(
+    ("machine", "words"),
+    [
+        ("counter", "must be package.module:Class"),
+        ("no_such_module:Counter", "No module named"),
+        ("tests.rsm.machines:Nothing", "has no Nothing"),
+        ("pathlib:Path", "no subclass of StateMachine"),
+    ],
+)
+def test_when_the_machine_cannot_be_found_then_it_is_said_how(
+    tmp_path: Path, machine: str, words: str
+) -> None:
+    runner = CliRunner(env={"COLUMNS": "300"})
+    runner.invoke(app, ["init", str(tmp_path / "g")])
+    done = runner.invoke(app, ["replica", "-c", str(tmp_path / "g" / "site-1.toml"), "-m", machine])
+    assert done.exit_code == 2
+    assert words in done.output
+
+
+def test_when_the_demo_runs_then_every_call_was_executed_once() -> None:
+    done = rsm("demo", "--calls", "50")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Every call was executed exactly once." in done.stdout
+    assert "the counter is at 100" in done.stdout

@@ -1,0 +1,159 @@
+"""Processes outside the group call its machine, whatever becomes of the replica they spoke to."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ordering.errors import MessageTooLarge
+from rsm.client import BlockingClient, Client, ClientConfig
+from rsm.errors import CommandFailed, InvalidCall, OutcomeUnknown, Rejected
+from rsm.replica import Replica
+from tests.rsm.machines import Counter, Echo, Hoard
+from tests.rsm.test_replica import group_of, play
+
+
+def client_of(replicas: list[Replica[Any]], machine: type[Any] = Counter, **changes: Any) -> Client[Any]:
+    addresses = tuple(replica.address for replica in replicas)
+    return Client(machine, ClientConfig(group="tested", replicas=addresses, insecure=True, **changes))
+
+
+def test_when_a_client_calls_then_it_gets_what_a_replica_would() -> None:
+    async def main() -> None:
+        async with group_of(Counter) as replicas, client_of(replicas) as counter:
+            assert await counter.add(5) == 5
+            assert await replicas[0].proxy.add(1) == 6
+            assert await counter.get() == 6
+            with pytest.raises(Rejected, match="too little"):
+                await counter.subtract(50)
+            with pytest.raises(CommandFailed, match="KeyError"):
+                await counter.break_down(1)
+            with pytest.raises(InvalidCall):
+                await counter.add("five")
+
+    play(main())
+
+
+def test_when_many_clients_call_then_each_call_is_executed_once() -> None:
+    async def main() -> None:
+        async with group_of(Counter) as replicas:
+            clients = [client_of(replicas) for _ in range(3)]
+            for client in clients:
+                await client.open()
+            calls = [client.proxy.add(1) for _ in range(200) for client in clients]
+            assert sorted(await asyncio.gather(*calls)) == list(range(1, 601))
+            for client in clients:
+                client.close()
+
+    play(main())
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_when_a_replica_dies_under_way_then_every_call_is_answered_and_executed_once(place: int) -> None:
+    async def main() -> None:
+        async with group_of(Counter) as replicas, client_of(replicas) as counter:
+            assert await counter.add(1) == 1
+            calls = [asyncio.ensure_future(counter.add(1)) for _ in range(300)]
+            await calls[10]
+            await replicas[place].stop()
+            assert sorted(await asyncio.gather(*calls)) == list(range(2, 302))
+            assert await counter.get() == 301
+
+    play(main())
+
+
+def test_when_the_group_is_gone_then_a_call_says_that_its_outcome_is_unknown() -> None:
+    async def main() -> None:
+        async with group_of(Counter) as replicas, client_of(replicas) as counter:
+            await counter.add(1)
+            for replica in replicas:
+                await replica.stop()
+            with pytest.raises(OutcomeUnknown, match="may still be executed"):
+                await counter.with_options(timeout=0.3).add(1)
+            with pytest.raises(TimeoutError):
+                await counter.with_options(timeout=0.3).get()
+
+    play(main())
+
+
+def test_when_a_client_is_closed_then_its_calls_end() -> None:
+    async def main() -> None:
+        async with group_of(Counter) as replicas:
+            client = client_of(replicas)
+            await client.open()
+            await client.proxy.add(1)
+            pending = client.execute(client.catalogue.command("add").bind((1,), {}))
+            await asyncio.sleep(0)
+            client.close()
+            with pytest.raises(OutcomeUnknown):
+                await pending
+
+    play(main())
+
+
+def test_when_a_program_has_no_event_loop_then_it_can_call_from_any_thread() -> None:
+    async def main() -> None:
+        async with group_of(Counter) as replicas:
+            addresses = tuple(replica.address for replica in replicas)
+            config = ClientConfig(group="tested", replicas=addresses, insecure=True)
+
+            def program() -> list[int]:
+                with BlockingClient(Counter, config) as counter:
+                    with ThreadPoolExecutor(4) as pool:
+                        values = list(pool.map(lambda _: counter.add(1), range(40)))
+                    with pytest.raises(Rejected):
+                        counter.subtract(1000)
+                    assert counter.with_options(timeout=5).get() == 40
+                    assert counter.read("get").timestamp > 0
+                return values
+
+            assert sorted(await asyncio.to_thread(program)) == list(range(1, 41))
+
+    play(main())
+
+
+def test_when_keys_are_used_then_only_who_has_them_is_heard(tmp_path: Path) -> None:
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    right.write_text("11" * 32)
+    wrong.write_text("22" * 32)
+
+    async def main() -> None:
+        async with group_of(Counter, insecure=False, key_file=right) as replicas:
+            addresses = tuple(replica.address for replica in replicas)
+            config = ClientConfig(group="tested", replicas=addresses, key_file=right)
+            async with Client(Counter, config) as counter:
+                assert await counter.add(3) == 3
+            stranger = config.model_copy(update={"key_file": wrong})
+            async with Client(Counter, stranger) as counter:
+                with pytest.raises(OutcomeUnknown):
+                    await counter.with_options(timeout=0.3).add(1)
+            assert await replicas[0].proxy.get() == 3
+
+    play(main())
+
+
+def test_when_a_result_is_too_large_for_a_client_then_it_is_told_so_and_the_group_goes_on() -> None:
+    async def main() -> None:
+        async with group_of(Hoard) as replicas, client_of(replicas, Hoard) as hoard:
+            for _ in range(3):
+                await hoard.keep(b"x" * 50_000)
+            with pytest.raises(CommandFailed, match="ResultTooLarge: it was executed"):
+                await hoard.take()
+            with pytest.raises(CommandFailed, match="ResultTooLarge"):
+                await hoard.look()
+            assert await hoard.count() == 4
+            assert len(await replicas[0].proxy.look()) == 150_000
+
+    play(main())
+
+
+def test_when_a_call_is_too_large_for_a_client_then_it_is_refused() -> None:
+    async def main() -> None:
+        async with group_of(Echo) as replicas, client_of(replicas, Echo) as echo:
+            assert await echo.apply(b"x" * 1000) == b"x" * 1000
+            with pytest.raises(MessageTooLarge):
+                await echo.apply(b"x" * 100_000)
+
+    play(main())

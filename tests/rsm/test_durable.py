@@ -1,0 +1,163 @@
+"""Replicas with disks: one, several and all of them die and come back."""
+
+import asyncio
+import shutil
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from ordering.driver import run
+from rsm.config import ReplicaConfig
+from rsm.replica import Replica
+from rsm.storage.errors import StorageLocked
+from tests.rsm.machines import Counter
+
+T = TypeVar("T")
+SECONDS = 90
+
+
+def play(main: Coroutine[Any, Any, T]) -> T:
+    async def bounded() -> T:
+        async with asyncio.timeout(SECONDS):
+            return await main
+
+    return run(bounded())
+
+
+class Cluster:
+    """Three sites with directories; each can be stopped and started again at its address."""
+
+    def __init__(self, directory: Path, **changes: Any) -> None:
+        self.directory = directory
+        self.changes = changes
+        self.founders = ["127.0.0.1:0"] * 3
+        self.replicas: dict[int, Replica[Counter]] = {}
+
+    def config(self, site: int) -> ReplicaConfig:
+        return ReplicaConfig(
+            group="durable",
+            bind=self.founders[site],
+            insecure=True,
+            mode="durable",
+            data=self.directory / f"site-{site}",
+            **self.changes,
+        )
+
+    async def found(self) -> None:
+        for site in range(3):
+            self.replicas[site] = Replica(Counter, self.config(site))
+            await self.replicas[site].open()
+            self.founders[site] = self.replicas[site].address
+        for replica in self.replicas.values():
+            replica.join(self.founders)
+        await self.ready()
+
+    async def ready(self) -> None:
+        await asyncio.gather(*(replica.ready() for replica in self.replicas.values()))
+
+    async def start(self, *sites: int) -> None:
+        for site in sites:
+            self.replicas[site] = Replica(Counter, self.config(site))
+            await self.replicas[site].open()
+            self.replicas[site].join(self.founders)
+
+    async def stop(self, *sites: int) -> None:
+        for site in sites:
+            await self.replicas.pop(site).stop()
+
+    async def __aenter__(self) -> "Cluster":
+        await self.found()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop(*list(self.replicas))
+
+
+def test_when_one_dies_and_comes_back_then_it_is_the_same_site_with_everything(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Cluster(tmp_path) as cluster:
+            for _ in range(10):
+                await cluster.replicas[0].proxy.add(1)
+            site = cluster.replicas[2].member.site
+            await cluster.stop(2)
+            assert await cluster.replicas[0].proxy.add(1) == 11
+            await cluster.start(2)
+            await cluster.ready()
+            assert await cluster.replicas[2].proxy.add(1) == 12
+            assert cluster.replicas[2].member.site == site
+
+    play(main())
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_when_all_die_then_everything_is_back_in_whatever_order_they_return(
+    tmp_path: Path, order: tuple[int, ...]
+) -> None:
+    async def main() -> None:
+        async with Cluster(tmp_path) as cluster:
+            for number in range(30):
+                await cluster.replicas[number % 3].proxy.add(1)
+            await cluster.stop(0, 1, 2)
+            for site in order:
+                await cluster.start(site)
+            await cluster.ready()
+            assert await cluster.replicas[1].proxy.get() == 30
+            assert await cluster.replicas[0].proxy.add(1) == 31
+
+    play(main())
+
+
+def test_when_two_of_three_come_back_then_the_group_is_there(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Cluster(tmp_path) as cluster:
+            await cluster.replicas[0].proxy.add(5)
+            await cluster.stop(0, 1, 2)
+            await cluster.start(1, 2)
+            await cluster.ready()
+            assert await cluster.replicas[2].proxy.add(1) == 6
+
+    play(main())
+
+
+def test_when_snapshots_are_taken_then_the_log_is_trimmed_and_restarts_go_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Cluster(tmp_path, snapshot_bytes=2_000) as cluster:
+            for _ in range(20):
+                await asyncio.gather(*(cluster.replicas[0].proxy.add(1) for _ in range(20)))
+            await cluster.stop(0, 1, 2)
+            await cluster.start(0, 1, 2)
+            assert any(replica.executor.applied for replica in cluster.replicas.values())
+            await cluster.ready()
+            assert await cluster.replicas[0].proxy.get() == 400
+
+    play(main())
+
+
+def test_when_a_disk_is_lost_then_the_site_begins_anew_with_the_others_state(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Cluster(tmp_path) as cluster:
+            await cluster.replicas[0].proxy.add(7)
+            before = cluster.replicas[2].member.site
+            await cluster.stop(2)
+            shutil.rmtree(tmp_path / "site-2")
+            await cluster.start(2)
+            await cluster.ready()
+            assert await cluster.replicas[2].proxy.add(1) == 8
+            assert cluster.replicas[2].member.site != before
+
+    play(main())
+
+
+def test_when_two_processes_use_one_directory_then_the_second_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Cluster(tmp_path) as cluster:
+            config = cluster.config(0).model_copy(update={"bind": "127.0.0.1:0"})
+            second = Replica(Counter, config)
+            with pytest.raises(StorageLocked):
+                await second.open()
+            await second.stop()
+            assert await cluster.replicas[0].proxy.add(1) == 1
+
+    play(main())

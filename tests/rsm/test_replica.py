@@ -1,0 +1,236 @@
+"""Replicas in one process and in several, on real sockets."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import pytest
+
+from ordering.driver import run
+from ordering.errors import NotMember, Overloaded
+from rsm.config import ReplicaConfig
+from rsm.errors import CommandFailed, Diverged, InvalidCall, MismatchedMachine, Rejected
+from rsm.executor import CHECKPOINT_SLOTS
+from rsm.proxy import Consistency
+from rsm.replica import Replica
+from rsm.state_machine import StateMachine
+from tests.rsm.machines import Counter, Echo, Ledger, Old
+
+T = TypeVar("T")
+SECONDS = 60
+
+
+def play(main: Coroutine[Any, Any, T]) -> T:
+    async def bounded() -> T:
+        async with asyncio.timeout(SECONDS):
+            return await main
+
+    return run(bounded())
+
+
+def config(**changes: Any) -> ReplicaConfig:
+    settings: dict[str, Any] = {"group": "tested", "bind": "127.0.0.1:0", "insecure": True}
+    return ReplicaConfig(**settings | changes)
+
+
+@asynccontextmanager
+async def group_of(
+    machine: type[StateMachine], sites: int = 3, **changes: Any
+) -> AsyncIterator[list[Replica[Any]]]:
+    replicas: list[Replica[Any]] = [Replica(machine, config(**changes)) for _ in range(sites)]
+    try:
+        for replica in replicas:
+            await replica.open()
+        founders = [replica.address for replica in replicas]
+        for replica in replicas:
+            replica.join(founders)
+        await asyncio.gather(*(replica.ready() for replica in replicas))
+        yield replicas
+    finally:
+        for replica in replicas:
+            await replica.stop()
+
+
+def test_when_three_replicas_run_then_each_sees_the_commands_of_all() -> None:
+    async def main() -> None:
+        async with group_of(Counter) as replicas:
+            one, two, three = (replica.proxy for replica in replicas)
+            assert await one.add(1) == 1
+            assert await two.add(2) == 3
+            assert await three.add(3) == 6
+            assert [await each.get() for each in (one, two, three)] == [6, 6, 6]
+
+    play(main())
+
+
+def test_when_a_thousand_calls_are_under_way_then_each_gets_its_own_answer() -> None:
+    async def main() -> None:
+        async with group_of(Counter) as replicas:
+            calls = [replica.proxy.add(1) for _ in range(1000) for replica in replicas]
+            answers = await asyncio.gather(*calls)
+            assert sorted(answers) == list(range(1, 3001))
+            last = max(replica.executor.applied for replica in replicas)
+            await asyncio.gather(*(replica.when_applied(last) for replica in replicas))
+            assert len({replica.executor.group.digest for replica in replicas}) == 1
+
+    play(main())
+
+
+def test_when_a_call_is_refused_or_fails_then_it_raises_what_the_machine_raised() -> None:
+    async def main() -> None:
+        async with group_of(Counter) as (replica, *_):
+            counter = replica.proxy
+            with pytest.raises(Rejected, match="too little"):
+                await counter.subtract(5)
+            with pytest.raises(CommandFailed, match="KeyError"):
+                await counter.break_down(1)
+            with pytest.raises(InvalidCall, match="Expected `int`"):
+                await counter.add("five")
+            with pytest.raises(InvalidCall, match="is no command"):
+                await counter.multiply(2)
+            assert await counter.with_options(consistency=Consistency.SEQUENTIAL).get() == 1
+
+    play(main())
+
+
+def test_when_a_machine_takes_bytes_then_the_proxy_does() -> None:
+    async def main() -> None:
+        async with group_of(Echo) as (replica, *_):
+            assert await replica.proxy.apply(b"abc") == b"cba"
+
+    play(main())
+
+
+def test_when_a_replica_is_stopped_then_the_others_go_on_and_its_calls_end() -> None:
+    async def main() -> None:
+        async with group_of(Counter) as (one, two, three):
+            await one.proxy.add(1)
+            await three.stop()
+            with pytest.raises(NotMember):
+                await three.proxy.add(1)
+            assert await two.proxy.add(1) == 2
+            assert await one.proxy.get() == 2
+
+    play(main())
+
+
+def test_when_a_replica_joins_later_then_it_takes_the_state_over() -> None:
+    async def main() -> None:
+        async with group_of(Ledger) as replicas:
+            ledger = replicas[0].proxy
+            for _ in range(20):
+                await ledger.note()
+            late = Replica(Ledger, config(contacts=tuple(replica.address for replica in replicas)))
+            try:
+                await late.start()
+                assert await late.proxy.note()
+                await ledger.note()
+                await late.proxy.note()
+                assert len(late.executor.machine.entries) == 23  # type: ignore[attr-defined]
+            finally:
+                await late.stop()
+
+    play(main())
+
+
+def test_when_a_process_comes_back_at_its_address_then_it_is_a_member_again() -> None:
+    async def main() -> None:
+        async with group_of(Counter) as (one, two, three):
+            await one.proxy.add(41)
+            address = three.address
+            founders = [each.address for each in (one, two, three)]
+            await three.stop()
+            again = Replica(Counter, ReplicaConfig(group="tested", bind=address, insecure=True))
+            try:
+                await again.open()
+                again.join(founders)
+                await again.ready()
+                assert await again.proxy.add(1) == 42
+                assert await one.proxy.get() == 42
+            finally:
+                await again.stop()
+
+    play(main())
+
+
+def test_when_a_replica_has_another_machine_then_it_halts_and_says_so() -> None:
+    async def main() -> None:
+        async with group_of(Counter) as replicas:
+            stranger = Replica(Old, config(contacts=tuple(replica.address for replica in replicas)))
+            await stranger.open()
+            stranger.join((), stranger.config.contacts)
+            with pytest.raises(MismatchedMachine, match="runs Counter, this replica has Old"):
+                await stranger.ended()
+            await stranger.stop()
+            assert await replicas[0].proxy.add(1) == 1
+
+    play(main())
+
+
+def test_when_too_much_is_outstanding_then_a_call_is_refused_at_once() -> None:
+    async def main() -> None:
+        async with group_of(Counter, outstanding_max=10) as (replica, *_):
+            calls = [replica.execute(replica.catalogue.command("add").bind((1,), {})) for _ in range(10)]
+            with pytest.raises(Overloaded):
+                await replica.proxy.add(1)
+            await asyncio.gather(*calls)
+            assert await replica.proxy.add(0) == 10
+
+    play(main())
+
+
+def test_when_a_session_has_ended_then_the_next_call_opens_another() -> None:
+    async def main() -> None:
+        async with group_of(Counter, session_ms=50, ring={"tick_ms": 20}) as (replica, *_):
+            assert await replica.proxy.add(1) == 1
+            before = replica.executor.group.time
+            while replica.executor.group.time - before < 100_000_000:
+                await replica.proxy.get()
+            assert await replica.proxy.add(1) == 2
+
+    play(main())
+
+
+def test_when_a_replica_is_cut_off_then_it_answers_only_who_accepts_a_stale_state() -> None:
+    async def main() -> None:
+        async with group_of(Counter) as (one, two, three):
+            await one.proxy.add(5)
+            await three.proxy.get()
+            await one.stop()
+            await two.stop()
+            stale = three.proxy.with_options(consistency=Consistency.STALE)
+            before = await stale.read("get")
+            assert (before.value, before.timestamp) == (5, three.executor.applied)
+            with pytest.raises(TimeoutError):
+                await three.proxy.with_options(timeout=0.5).get()
+            after = await stale.read("get")
+            assert after.value == 5
+            assert after.age_s > before.age_s + 0.4
+
+    play(main())
+
+
+def test_when_a_machine_depends_on_the_process_then_who_differs_halts_and_says_where() -> None:
+    async def main() -> None:
+        async with group_of(Counter) as (one, two, three):
+            await asyncio.gather(*(one.proxy.add(1) for _ in range(1000)))
+            three.executor.machine.value += 1  # type: ignore[attr-defined]
+            await one.proxy.add(1)
+            first = one.executor.applied
+            adding = asyncio.ensure_future(_add_until(one, CHECKPOINT_SLOTS))
+            with pytest.raises(Diverged, match="a majority has another digest") as diverged:
+                await three.ended()
+            assert f"127.0.0.1:{one.address.rpartition(':')[2]} at slot" in str(diverged.value)
+            slot = int(re.findall(r"at slot (\d+)", str(diverged.value))[0])
+            assert first - 5 <= slot <= first
+            await adding
+            assert await two.proxy.add(0) > 1000
+
+    play(main())
+
+
+async def _add_until(replica: Replica[Any], slot: int) -> None:
+    while replica.executor.applied < slot + 100:
+        await asyncio.gather(*(replica.proxy.add(1) for _ in range(100)))
