@@ -211,6 +211,8 @@ def samples() -> list[p.Packet]:
         p.NonMemberRefusal(head, 12, directory, p.Refusal.GAP, 5, 1, 20),
         p.Piece(head, part, two),
         p.PieceConfirm(head, True, 4, 7),
+        p.ReadProbe(head, 3),
+        p.ReadReply(head, 12, 3),
     ]
 
 

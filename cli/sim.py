@@ -68,6 +68,10 @@ SealedDatagrams = Annotated[
     bool | None,
     typer.Option("--sealed/--no-sealed", help="With sealed datagrams and an attacker; each run draws it."),
 ]
+Reads = Annotated[
+    bool | None,
+    typer.Option("--reads/--no-reads", help="With applications that read, or not; each run draws it."),
+]
 Seconds = Annotated[int, typer.Option(help="Virtual seconds under load and faults.")]
 Rate = Annotated[int, typer.Option(help="Messages per virtual second, all sites together.")]
 CallerCount = Annotated[
@@ -97,6 +101,7 @@ def sim(
     faults: Faults = FaultMix.SWARM,
     durable: Durable = None,
     sealed: SealedDatagrams = None,
+    reads: Reads = None,
     seconds: Seconds = 12,
     rate: Rate = 120,
     callers: CallerCount = DRAWN,
@@ -119,8 +124,6 @@ def sim(
 
       rsm sim --seed 7 -v                      tell run 7 line by line
 
-      rsm sim --seed 7 --faults none -v        the same, in good weather
-
       rsm sim --coverage                       the table of states and packets
 
       rsm sim --mutants                        test the checkers themselves
@@ -137,6 +140,7 @@ def sim(
             faults=faults,
             durable=durable,
             sealed=sealed,
+            reads=reads,
             seconds=seconds,
             rate=rate,
             callers=callers,

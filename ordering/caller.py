@@ -352,10 +352,12 @@ class Caller:
                             )
                 case NonMemberReply():
                     for answer in packet.answers:
-                        if answer.number in self._of:
+                        parcel = self._of.get(answer.number)
+                        if parcel is not None:
                             self._finish(answer.number)
+                            view, once = packet.directory.view, parcel.tries == 1
                             self._out.append(
-                                CallAnswered(answer.number, answer.ts, answer.payload, packet.directory.view)
+                                CallAnswered(answer.number, answer.ts, answer.payload, view, once)
                             )
                 case NonMemberRefusal():
                     self._on_refusal(packet)

@@ -155,6 +155,8 @@ _BODIES: Final[dict[type[p.Packet], Any]] = {
     p.NonMemberRefusal: tuple[WireBoot, WireDirectory, p.Refusal, WirePositive, WirePositive, WireCount],
     p.Piece: tuple[WirePart, WireSite],
     p.PieceConfirm: tuple[bool, WirePositive, Annotated[int, Meta(ge=1, le=MESSAGE_MAX)]],
+    p.ReadProbe: tuple[WireCount],
+    p.ReadReply: tuple[WireBoot, WireCount],
 }
 
 
@@ -274,7 +276,7 @@ def _body(packet: p.Packet) -> tuple[object, ...]:
             )
         case p.NonMemberData():
             return (msgspec.structs.astuple(packet)[1:],)
-        case p.DataConfirm() | p.NonMemberAck() | p.NonMemberReply() | p.NonMemberRefusal():
+        case p.DataConfirm() | p.ReadReply() | p.NonMemberAck() | p.NonMemberReply() | p.NonMemberRefusal():
             return packet.boot.to_bytes(BOOT_BYTES, "big"), *msgspec.structs.astuple(packet)[2:]
         case _:
             return tuple(msgspec.structs.astuple(packet)[1:])

@@ -158,10 +158,10 @@ class Detection:
         heard = [s for s, at in self.last_heard.items() if site.now - at < limit]
         return view.is_quorum((site.me, *heard, *others), joint=joint)
 
-    def majority_heard_at(self) -> int:
-        """When enough voters for a majority had last been heard, counted with ourselves."""
+    def majority_heard_at(self) -> int | None:
+        """When enough voters for a majority had last been heard, beside ourselves; None: none is needed."""
         site = self.site
         electorate = site.view.electorate
         others = sorted((self.last_heard.get(s, 0) for s in electorate if s != site.me), reverse=True)
         needed = majority_of(electorate) - (site.me in electorate)
-        return others[needed - 1] if needed else site.now
+        return others[needed - 1] if needed else None

@@ -148,7 +148,8 @@ class Group:
 
     def majority_age_ns(self) -> int:
         """How long ago a majority of the voters was last heard: how old what is known here may be."""
-        return max(monotonic_ns() - self._engine.detection.majority_heard_at(), 0)
+        heard = self._engine.detection.majority_heard_at()
+        return 0 if heard is None else max(monotonic_ns() - heard, 0)
 
     def stats(self) -> GroupStats:
         return group_stats(self._engine, self._tally, len(self._waiters))
@@ -174,10 +175,10 @@ class Group:
         self._ended.set_result(how)
         self.admit_waiters()
 
-    def tell(self) -> None:
+    def tell(self, *, always: bool = False) -> None:
         """Call the listener with all it has not heard. One that raises has lost its place in the order, and
         a replica that goes on after that would differ from the others: its group is stopped."""
-        if not self._untold:
+        if not self._untold and not always:
             return
         notices, self._untold = self._untold, []
         try:

@@ -162,6 +162,7 @@ class CallAnswered(msgspec.Struct, frozen=True):
     ts: int
     payload: bytes
     view: ViewId
+    once: bool = False  # it was sent once: no other copy of it can have been ordered
 
 
 class CallFailure(IntEnum):
@@ -203,6 +204,12 @@ class RequestState(msgspec.Struct, frozen=True):
     ts: int
     chain: int  # donors that have forked off it have another history
     donors: tuple[SiteId, ...]
+
+
+class ReadReady(msgspec.Struct, frozen=True):
+    """Reads that may be answered now, from what was delivered so far (R11)."""
+
+    numbers: tuple[int, ...]
 
 
 class Persist(msgspec.Struct, frozen=True):
@@ -254,6 +261,7 @@ Effect: TypeAlias = (
     | Abandoned
     | WindowOpened
     | RequestState
+    | ReadReady
     | Persist
     | EndMembership
 )

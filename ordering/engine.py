@@ -30,6 +30,7 @@ from ordering.events import (
     PacketsReceived,
     Persisted,
     PersistFailed,
+    ReadRequested,
     ReplyRequested,
     Restarted,
     SnapshotSaved,
@@ -47,6 +48,7 @@ from ordering.membership import Membership
 from ordering.multirpc import MultiRpc
 from ordering.orderer import Orderer
 from ordering.packets import ChangeKind, Order, Packet, Standing
+from ordering.reads import Reads
 from ordering.reception import Reception
 from ordering.recovery import Recovery
 from ordering.removal import Removal
@@ -103,6 +105,7 @@ class Engine:
         self.locks = LockRequests(site)
         self.rpc = MultiRpc(site, self.detection, self.membership, self.submission, self.lanes, self.rtt)
         self.delivery = DeliveryCursor(site, self.locks, self.rpc)
+        self.reads = Reads(site, self.rtt)
         self.reception = Reception(site, self.submission, self.lanes, self.delivery)
         self.orderer = Orderer(site, self.discipline, self.membership, self.locks)
         self.doubt = SelfSuspicion(site, self.detection, self.rtt, self.recovery.start_poll)
@@ -142,6 +145,8 @@ class Engine:
             p.NonMemberReply: self.rpc.on_reply,
             p.Piece: self.reception.on_piece,
             p.PieceConfirm: self.reception.on_piece_confirm,
+            p.ReadProbe: self.reads.on_probe,
+            p.ReadReply: self.reads.on_reply,
         }
 
     def _make_timers(self) -> dict[Timer, Callable[[], None]]:
@@ -163,6 +168,7 @@ class Engine:
             Timer.TICK: _time_has_come,
             Timer.NULL: _time_has_come,
             Timer.CALL: self.rpc.fire,
+            Timer.READ: self.reads.fire,
         }
 
     # -- the door --------------------------------------------------------------------------------
@@ -178,7 +184,9 @@ class Engine:
             raise InvariantViolation(f"time went back from {site.now} to {now}")
         site.now = now
         site.out = []
-        if site.state is State.GONE and not isinstance(event, SubmitRequested | LockRequested):
+        if site.state is State.GONE and not isinstance(
+            event, SubmitRequested | LockRequested | ReadRequested
+        ):
             return site.out
         before = site.state
         self.doubt.notice(self._wake_at)
@@ -213,6 +221,8 @@ class Engine:
                 restart.bring_back(self, ledger)
             case ForkRequested():
                 self._force_fork()
+            case ReadRequested(number):
+                self.reads.request(number)
             case LockRequested(name, lease_ms):
                 self.locks.request(name, lease_ms)
             case LockReleased(name):
@@ -507,6 +517,7 @@ class Engine:
             return
         self.detection.enter_epoch()
         self.doubt.enter_epoch()
+        self.reads.enter_epoch()
         self.fork.installed()
         site.note_addresses()
         site.forget_strangers()
@@ -546,6 +557,7 @@ class Engine:
                 return
             if self.delivery.view is not None:
                 self.membership.tell_dropped(self.delivery.view)
+            self.reads.run()
             self._collect()
             self.token.keep_watch()
             self._follow_view()

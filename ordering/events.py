@@ -126,6 +126,14 @@ class LockReleased(msgspec.Struct, frozen=True):
     name: LockName
 
 
+class ReadRequested(msgspec.Struct, frozen=True):
+    """The application wants to read what is true now (R11). ``ReadReady`` answers with the same number, when
+    everything that was answered to anybody before this event is delivered here; several view changes may lie
+    between. Any number of reads may be under way; they share packets."""
+
+    number: int
+
+
 class WallClockSet(msgspec.Struct, frozen=True):
     """Wall-clock time is ``now + offset`` (nanoseconds). Sent at the start, and when the clock was set."""
 
@@ -148,5 +156,6 @@ Event: TypeAlias = (
     | SnapshotSaved
     | LockRequested
     | LockReleased
+    | ReadRequested
     | WallClockSet
 )

@@ -60,6 +60,7 @@ from ordering.events import (
     PacketsReceived,
     Persisted,
     PersistFailed,
+    ReadRequested,
     ReplyRequested,
     Restarted,
     SnapshotSaved,
@@ -86,6 +87,7 @@ LocalEvent: TypeAlias = (
     | SnapshotSaved
     | LockRequested
     | LockReleased
+    | ReadRequested
     | WallClockSet
 )
 

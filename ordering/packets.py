@@ -538,6 +538,21 @@ class PieceConfirm(msgspec.Struct, frozen=True, tag=28, array_like=True):
     end: int
 
 
+class ReadProbe(msgspec.Struct, frozen=True, tag=29, array_like=True):
+    """R11: how far do you hold the order, now? Asked for all reads that wait at the sender."""
+
+    head: Head
+    round: int
+
+
+class ReadReply(msgspec.Struct, frozen=True, tag=30, array_like=True):
+    """The head says it. To any other process than ``boot`` it says nothing, whoever brings it there."""
+
+    head: Head
+    boot: int
+    round: int
+
+
 Packet: TypeAlias = (
     Data
     | Ack
@@ -567,4 +582,6 @@ Packet: TypeAlias = (
     | NonMemberRefusal
     | Piece
     | PieceConfirm
+    | ReadProbe
+    | ReadReply
 )

@@ -132,6 +132,7 @@ def leap(engine: "Engine", position: Position) -> None:
         engine.leave_epoch()
         engine.detection.enter_epoch()
         engine.doubt.enter_epoch()
+        engine.reads.enter_epoch()
     engine.durability.leapt(position, new_epoch=new_epoch)
     site.stability.leap(position.ts, new_epoch=new_epoch)
     site.note_addresses()

@@ -43,6 +43,7 @@ class Timer(IntEnum):
     TICK = 14
     CALL = 15
     NULL = 16
+    READ = 17
 
 
 class Site:

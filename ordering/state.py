@@ -66,11 +66,12 @@ _RING_LEGAL: Final = (
     p.Data, p.Ack, p.Confirm, p.Nack, p.NewList, p.ListChangeRequest, p.Probe, p.Collected,
     p.NotMember, p.Hello, p.Poll, p.PollReply, p.RecoveryStart, p.RecoveryNewList, p.DataConfirm,
     p.Orphan, p.ChainAlive, p.LockRequest, p.Forgotten, p.NonMemberData, p.NonMemberReply, p.Piece,
-    p.PieceConfirm,
+    p.PieceConfirm, p.ReadProbe, p.ReadReply,
 )  # fmt: skip
 
 # Votes, acceptances and refusals are answers to an initiator; elsewhere they are left over from an
-# attempt that has ended.
+# attempt that has ended. Who has promised answers no read (R4), and what it is answered is of an epoch
+# that is about to end.
 _FENCED_LEGAL: Final = (
     p.Data, p.Ack, p.Confirm, p.Nack, p.NewList, p.ListChangeRequest, p.Probe, p.Collected,
     p.NotMember, p.Hello, p.Poll, p.RecoveryStart, p.RecoveryNewList, p.DataConfirm,

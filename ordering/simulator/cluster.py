@@ -1,5 +1,6 @@
 """Hosts, their processes, the network between them, and everyone who watches."""
 
+from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -20,7 +21,9 @@ from ordering.effects import (
     RequestState,
     Retract,
     SetTimer,
+    Tick,
     Unicast,
+    WindowOpened,
 )
 from ordering.errors import InvariantViolation, LockError, SubmitError
 from ordering.events import (
@@ -44,7 +47,7 @@ from ordering.simulator.checkers.base import Checker
 from ordering.simulator.clock import Clock
 from ordering.simulator.disk import Disk, Snapshot
 from ordering.simulator.network import US, Network
-from ordering.simulator.process import TIMER, Process
+from ordering.simulator.process import TIMER, Process, Replica
 from ordering.simulator.sealed_network import SealedNetwork
 from ordering.state import State
 from ordering.views import Member, SiteId, View
@@ -65,8 +68,17 @@ WALL_EPOCH = 1_700_000_000_000_000_000  # the wall-clock time at which a run beg
 class Cluster:
     """A group under simulation."""
 
-    def __init__(self, config: Config, seed: int, checkers: list[Checker], *, sealed: bool = False) -> None:
+    def __init__(
+        self,
+        config: Config,
+        seed: int,
+        checkers: list[Checker],
+        *,
+        sealed: bool = False,
+        replicas: Callable[[Member], Replica] | None = None,
+    ) -> None:
         self.config = config
+        self._replicas = replicas  # who makes the application of a process; None: the simulator's own
         self.rng = Random(seed)
         self.clock = Clock()
         network_rng = Random(self.rng.getrandbits(64))
@@ -95,7 +107,10 @@ class Cluster:
 
     def watch(self, listener: Checker) -> None:
         """Let one more observer see what happens from now on."""
+        self.checkers.append(listener)
         self._on_settled.append(listener.on_settled)
+        if type(listener).on_effect is not Checker.on_effect:
+            self._on_effect.append(listener.on_effect)
 
     # -- processes -------------------------------------------------------------------------------
 
@@ -109,7 +124,9 @@ class Cluster:
     def _launch(self, address: str, site: SiteId, event: Started | Restarted) -> Process:
         member = Member(site, self.rng.getrandbits(127) + 1, address)
         disk = self.disks.setdefault(address, Disk())
-        process = Process(self.config, member, Random(self.rng.getrandbits(64)), self._next_key, disk)
+        rng = Random(self.rng.getrandbits(64))
+        replica = None if self._replicas is None else self._replicas(member)
+        process = Process(self.config, member, rng, self._next_key, disk, replica)
         self.processes[address] = process
         if isinstance(event, Restarted):
             process.replica.restore(disk.snapshot)
@@ -243,32 +260,30 @@ class Cluster:
             case SetTimer(at):
                 process.timer_at = at
                 self.clock.at(process.real_time(at), lambda: self._tick(process, at))
-            case Deliver(_, deliveries):
-                for delivery in deliveries:
-                    process.replica.deliver(delivery)
-            case Retract(after):
-                process.replica.retract(after)
+            case Deliver() | Retract() | CallRepeated() | Accepted() | Tick() | WindowOpened():
+                process.replica.hear(effect)
             case LevelReached(majority, _):
                 process.majority = majority
                 self._apply(process)
             case InstallView(ts, _, view):
                 process.view = view
                 process.view_ts = ts
+                process.replica.hear(effect)
             case Persist():
                 process.disk.writing = effect
                 delay = self.disk_rng.choice(self.sync_us) * US
                 self.clock.after(delay, lambda: self._sync(process, effect))
-            case CallRepeated(call, message):
-                process.replica.repeat(call, message)
             case CallsTaken(batch):
                 for listener in self.checkers:
                     listener.on_submit(process, batch.first_seq, batch.messages, batch.qos, now)
             case RequestState(ts, _, donors):
                 process.wanted_state = ts
+                process.replica.hear(effect)
                 delay = self.transfer_rng.choice(self.transfer_ms) * MS
                 self.clock.after(delay, lambda: self._transfer(process, ts, donors))
             case EndMembership(ending):
                 process.ended = effect
+                process.replica.hear(effect)
                 process.disk.writing = None
                 if ending is not Ending.STOPPED:
                     self.wipe(process.address)

@@ -34,6 +34,7 @@ class Mutant(msgspec.Struct, frozen=True):
     discipline: str = "rotating"
     durable: bool | None = None  # None: as drawn
     sealed: bool | None = None
+    reads: bool | None = None
     sites: int = 5
 
 
@@ -354,6 +355,38 @@ MUTANTS: tuple[Mutant, ...] = (
         "if False:",
     ),
     Mutant(
+        "a late answer to a read counts",
+        "15: an answer that is older than the read proves nothing (R11)",
+        "ordering.reads:Reads.on_reply",
+        "reply.round != self._round",
+        "False",
+        reads=True,
+    ),
+    Mutant(
+        "a read does not wait for what was answered",
+        "15: reads of ordered but unapplied state (R11)",
+        "ordering.reads:Reads.run",
+        "min(site.delivered, site.stability.majority) < self._bound",
+        "False",
+        reads=True,
+    ),
+    Mutant(
+        "a minority answers reads",
+        "15: a site that is cut off reads what is over (R11)",
+        "ordering.reads:Reads._count",
+        "if view.is_quorum(tuple(self._answers), joint=site.stability.joint(view)):",
+        "if True:",
+        reads=True,
+    ),
+    Mutant(
+        "a read forgets its round when the epoch ends",
+        "15: a read that nobody answers (R11)",
+        "ordering.reads:Reads.enter_epoch",
+        "self.waiting = self.asking + self.waiting",
+        "self.waiting = list(self.waiting)",
+        reads=True,
+    ),
+    Mutant(
         "a nonce is used again",
         "security: two datagrams under one key and nonce give both away",
         "ordering.wire:Wire.write",
@@ -407,6 +440,7 @@ def search(mutant: Mutant, seeds: int, first_seed: int = 0) -> MutantResult:
                 sites=mutant.sites,
                 durable=mutant.durable,
                 sealed=mutant.sealed,
+                reads=mutant.reads,
             )
             report = simulate(plan, stop_broken=True)
             if report.violations:

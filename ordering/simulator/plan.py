@@ -117,6 +117,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     rate: int = 120
     durable: bool | None = None  # None: drawn
     sealed: bool | None = None
+    reads: bool | None = None
     callers: int = DRAWN
 
     def __post_init__(self) -> None:
@@ -135,7 +136,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         default = Plan(seed=self.seed)
         options = [
             _option(name, getattr(self, name))
-            for name in ("sites", "discipline", "faults", "seconds", "rate", "durable", "sealed", "callers")
+            for name in (
+                "sites",
+                "discipline",
+                "faults",
+                "seconds",
+                "rate",
+                "durable",
+                "sealed",
+                "reads",
+                "callers",
+            )
             if getattr(self, name) != getattr(default, name)
         ]
         return " ".join([f"rsm sim --seed {self.seed}", *options, "-v"])
@@ -153,6 +164,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         if self.sealed is not None:
             return self.sealed
         return self.faults is FaultMix.SWARM and Random(self.seed ^ 0x5EA1).random() < 0.06
+
+    def draw_readers(self) -> Random | None:
+        """The chance of applications that read, if there are any: drawn aside, like callers."""
+        rng = Random(f"reads {self.seed}")
+        drawn = self.faults is FaultMix.SWARM and rng.random() < 0.3
+        return rng if (drawn if self.reads is None else self.reads) else None
 
     def draw_load(self) -> Load | None:
         """Some runs have messages above a packet all the time, and little room for them. Drawn from a

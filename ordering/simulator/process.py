@@ -6,7 +6,7 @@ from random import Random
 import msgspec
 
 from ordering.config import Config
-from ordering.effects import Delivery, EndMembership
+from ordering.effects import CallRepeated, Deliver, Delivery, Effect, EndMembership, Retract
 from ordering.engine import Engine
 from ordering.events import Event, Reply, TimerFired
 from ordering.packets import Call, CallFlag
@@ -39,6 +39,17 @@ class Replica:
         self.ts = 0
         self.digest = b"\0" * 16
         self._waiting: list[Applied] = []
+
+    def hear(self, effect: Effect) -> None:
+        """Whatever a site tells its application. This one's state depends on messages alone."""
+        match effect:
+            case Deliver(_, deliveries):
+                for delivery in deliveries:
+                    self.deliver(delivery)
+            case Retract(after):
+                self.retract(after)
+            case CallRepeated(call, message):
+                self.repeat(call, message)
 
     def deliver(self, delivery: Delivery) -> None:
         if delivery.calls:
@@ -110,13 +121,21 @@ def _value(ts: int, message: bytes) -> bytes:
 class Process:
     """A running (or paused, or dead) site."""
 
-    def __init__(self, config: Config, member: Member, rng: Random, key: int, disk: Disk) -> None:
+    def __init__(
+        self,
+        config: Config,
+        member: Member,
+        rng: Random,
+        key: int,
+        disk: Disk,
+        replica: Replica | None = None,
+    ) -> None:
         self.member = member
         self.key = key  # names this process among all: a voter may come back, a process does not
         self.disk = disk
         self.address = member.address
         self.engine = Engine(config, member, rng)
-        self.replica = Replica()
+        self.replica = Replica() if replica is None else replica
         self.alive = True
         self.paused = False
         self.backlog: list[Event] = []

@@ -2,10 +2,11 @@
 
 from functools import partial
 from random import Random
+from typing import Protocol
 
 import msgspec
 
-from ordering.config import MS
+from ordering.config import MS, Config
 from ordering.effects import Effect, InstallView
 from ordering.simulator.callers import Callers
 from ordering.simulator.checkers import make_checkers
@@ -14,8 +15,10 @@ from ordering.simulator.cluster import Cluster
 from ordering.simulator.faults import Injector
 from ordering.simulator.lock_users import LockUsers
 from ordering.simulator.plan import FaultKind, FaultMix, Plan
-from ordering.simulator.process import Process
+from ordering.simulator.process import Process, Replica
+from ordering.simulator.readers import Readers
 from ordering.simulator.workload import Workload
+from ordering.views import Member
 
 SECOND = 1000 * MS
 LIVENESS_FACTOR = 10
@@ -42,6 +45,27 @@ class Report(msgspec.Struct, kw_only=True):
         return self.plan.replay
 
 
+class Load(Protocol):
+    """Who uses the group. What was under way when ``active`` ends may go on."""
+
+    active: bool
+    submitted: int
+    refused: int
+
+    def start(self) -> None: ...
+
+
+class Application(Protocol):
+    """What runs on the ring instead of the simulator's own replica and workload."""
+
+    def configure(self, config: Config) -> Config:
+        """The settings that were drawn, as far as this application can live with them."""
+
+    def replica(self, member: Member) -> Replica: ...
+
+    def load(self, cluster: Cluster, rng: Random) -> Load: ...
+
+
 class Tally(Checker):
     """Counts for the report: what was applied first, and how many views there were."""
 
@@ -60,7 +84,13 @@ class Tally(Checker):
             self.views.add((effect.chain, effect.view.id.epoch, effect.view.id.revision))
 
 
-def simulate(plan: Plan, extra: tuple[Checker, ...] = (), *, stop_broken: bool = False) -> Report:
+def simulate(
+    plan: Plan,
+    extra: tuple[Checker, ...] = (),
+    *,
+    stop_broken: bool = False,
+    application: Application | None = None,
+) -> Report:
     """Run a plan to its end. ``extra`` checkers watch too (a narrator, a recorder).
 
     An engine that stops on an invariant is a violation, unless ``stop_broken`` lets it count as a
@@ -70,18 +100,22 @@ def simulate(plan: Plan, extra: tuple[Checker, ...] = (), *, stop_broken: bool =
     config = plan.draw_config(rng)
     tally = Tally()
     checkers = [*make_checkers(), tally, *extra]
-    cluster = Cluster(config, rng.getrandbits(64), checkers, sealed=plan.is_sealed)
+    replicas = None
+    if application is not None:
+        config, replicas = application.configure(config), application.replica
+    cluster = Cluster(config, rng.getrandbits(64), checkers, sealed=plan.is_sealed, replicas=replicas)
     if plan.faults is FaultMix.SWARM:
         cluster.transfer_ms = (0, 0, 20, 200, 800)
-    load = plan.draw_load()
-    large = 0.0 if load is None else load.share
-    workload = Workload(cluster, Random(rng.getrandbits(64)), plan.rate, large)
+    workload = _workload(plan, cluster, Random(rng.getrandbits(64)), application)
     kinds = plan.draw_kinds(rng)
     count, callers_rng = plan.draw_callers()
     callers = Callers(cluster, callers_rng, count)
     gap_ms = 400 if plan.faults is FaultMix.LIGHT else rng.choice((100, 200, 400))
     injector = Injector(cluster, Random(rng.getrandbits(64)), kinds, gap_ms, deafens=plan.deafens)
     users = LockUsers(cluster, Random(plan.seed), injector.count) if plan.faults is FaultMix.SWARM else None
+    readers_rng = plan.draw_readers()
+    if readers_rng is not None:
+        cluster.watch(Readers(cluster, readers_rng))
     _play(plan, cluster, workload, callers, injector, rng, users)
     violations = [] if stop_broken else list(cluster.broken)
     for checker in checkers:
@@ -102,10 +136,17 @@ def simulate(plan: Plan, extra: tuple[Checker, ...] = (), *, stop_broken: bool =
     )
 
 
+def _workload(plan: Plan, cluster: Cluster, rng: Random, application: Application | None) -> Load:
+    if application is not None:
+        return application.load(cluster, rng)
+    drawn = plan.draw_load()
+    return Workload(cluster, rng, plan.rate, 0.0 if drawn is None else drawn.share)
+
+
 def _play(
     plan: Plan,
     cluster: Cluster,
-    workload: Workload,
+    workload: Load,
     callers: Callers,
     injector: Injector,
     rng: Random,

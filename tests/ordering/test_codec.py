@@ -218,6 +218,8 @@ PACKETS: dict[type, st.SearchStrategy[Any]] = {
         p.NonMemberRefusal, heads, boots, directories, st.sampled_from(p.Refusal), small, small, counts
     ),
     p.Piece: st.builds(p.Piece, heads, parts(), any_site),
+    p.ReadProbe: st.builds(p.ReadProbe, heads, counts),
+    p.ReadReply: st.builds(p.ReadReply, heads, boots, counts),
     p.PieceConfirm: st.builds(p.PieceConfirm, heads, st.booleans(), small, st.integers(1, twins.MESSAGE_MAX)),
 }
 packets: st.SearchStrategy[p.Packet] = st.one_of(*PACKETS.values())
