@@ -41,7 +41,7 @@ Machine = Annotated[
 
 
 def _refuse(words: str, code: int = WRONG) -> NoReturn:
-    messages.print(f"error: {words}", markup=False, style="red")
+    messages.print(f"error: {words}", markup=False, style="red", soft_wrap=True)
     raise typer.Exit(code)
 
 
@@ -273,6 +273,10 @@ def call(
       rsm call add 5 --config demo/site-1.toml --machine counter:Counter
     """
     found = load_machine(machine)
+    catalogue = Catalogue(found)
+    if method not in catalogue.commands and method not in catalogue.queries:
+        known = ", ".join([*catalogue.commands, *catalogue.queries])
+        _refuse(f"{catalogue.name}.{method}: there is no such command or query; there are: {known}")
     try:
         site = ReplicaConfig.load(config)
         result = run(_call(found, site, method, [_argument(text) for text in arguments or []], timeout))

@@ -12,11 +12,12 @@ from typing import Final, NamedTuple, TypeAlias
 
 from ordering.errors import MessageTooLarge, NotMember, Overloaded, SubmitError
 from rsm import envelope
-from rsm.errors import OutcomeUnknown, Refusal, Refused
+from rsm.errors import OutcomeUnknown, Refusal, Refused, RsmError
 from rsm.sessions import Kept
 
 BATCH_MESSAGES: Final = 4096
 BATCH_BYTES: Final = 4 * 1024 * 1024
+OPEN_RETRY_SECONDS: Final = 0.05
 _TOO_LARGE: Final = "the call has {} bytes, message_bytes_max allows {}; nothing was sent"
 _SESSION_UNKNOWN: Final = envelope.REFUSED[Refusal.SESSION_UNKNOWN]
 
@@ -33,7 +34,7 @@ class Answer(NamedTuple):
 class Call:
     """A message of ours on its way. ``number`` is 0 for those outside the session."""
 
-    __slots__ = ("command", "future", "message", "number", "session", "tries")
+    __slots__ = ("command", "future", "message", "must", "number", "session", "tries")
 
     def __init__(self, command: object, message: bytes, future: "asyncio.Future[Answer]") -> None:
         self.command = command  # None: ``message`` goes as it is
@@ -42,6 +43,7 @@ class Call:
         self.session = 0
         self.number = 0
         self.tries = 0
+        self.must = False  # be sent, whoever refuses it now
 
 
 class Calls:
@@ -70,6 +72,7 @@ class Calls:
         self._barrier: asyncio.Future[Answer] | None = None
         self._flushing: asyncio.Handle | None = None
         self._blocked = True  # no membership, or no room in its window
+        self._most = BATCH_MESSAGES  # that the window has lately had room for at once
         self._over: Exception | None = None
 
     @property
@@ -122,11 +125,16 @@ class Calls:
 
     def begin(self, announcement: bytes | None = None) -> None:
         """A membership begins: say who we are, then everything that has no answer, in order."""
-        again = [*self._sent.values(), *self._outbox]
+        again = [call for call in (*self._sent.values(), *self._outbox) if not call.must]
         self._sent.clear()
+        for call in again:
+            if call.future.done():  # given up: nobody waits for its answer, so it is as good as acknowledged
+                self._forget(call)
         self._outbox = deque(call for call in again if not call.future.done())
         if announcement is not None:
-            self._outbox.appendleft(_quiet(Call(None, announcement, self._loop.create_future())))
+            first = _quiet(Call(None, announcement, self._loop.create_future()))
+            first.must = True
+            self._outbox.appendleft(first)
         self._blocked = False
         self.flush()
 
@@ -153,11 +161,12 @@ class Calls:
                 first = self._submit([call.message for call in batch])
             except Overloaded:
                 self._outbox.extendleft(reversed(batch))
-                self._blocked = True
+                self._blocked = len(batch) == 1
+                self._most = max(len(batch) // 2, 1)
             except SubmitError as error:
-                self._refuse([*batch, *self._outbox], error)
-                self._outbox.clear()
+                self._refuse_all([*batch, *self._outbox], error)
             else:
+                self._most = min(2 * self._most, BATCH_MESSAGES)
                 for seq, call in enumerate(batch, first):
                     call.tries += 1
                     self._sent[seq] = call
@@ -179,25 +188,34 @@ class Calls:
 
     def _opened(self, future: "asyncio.Future[Answer]") -> None:
         self._opening = False
-        if future.cancelled() or future.exception() is not None:
-            return
         try:
             self._session = envelope.session_of(future.result().reply)
-        except Refused:
-            return  # not ready: the next flush tries again
+        except (Refused, OutcomeUnknown, SubmitError):  # not ready, or no answer: who waits for it still does
+            if self._over is None:
+                self._loop.call_later(OPEN_RETRY_SECONDS, self.flush)
+            return
+        except RsmError:  # this replica is over
+            return
         self._next = 1
+        self._numbered = {}  # what is left of the session before has numbers of its own
         self.flush()
 
     def _take_batch(self) -> list[Call]:
         batch: list[Call] = []
         size = 0
         outbox, numbered = self._outbox, self._numbered
-        while outbox and len(batch) < BATCH_MESSAGES and size < BATCH_BYTES:
+        while outbox and len(batch) < self._most and size < BATCH_BYTES:
             call = outbox[0]
+            if call.future.done() and not call.tries:  # given up before it was sent
+                outbox.popleft()
+                continue
             if call.command is not None:
                 if not self._session:
                     break
                 if call.session != self._session:
+                    if call.tries:  # under a session that has ended: it may have been executed in that
+                        self._give_up(outbox.popleft())
+                        continue
                     call.session, call.number = self._session, self._next
                     self._next += 1
                     numbered[call.number] = call
@@ -211,57 +229,83 @@ class Calls:
             batch.append(call)
         return batch
 
+    def _refuse_all(self, calls: list[Call], error: SubmitError) -> None:
+        """Who we are has to be said all the same, as soon as somebody takes it."""
+        self._outbox = deque(call for call in calls if call.must)
+        self._refuse([call for call in calls if not call.must], error)
+        if self._outbox:
+            self._blocked = True
+            self._loop.call_later(OPEN_RETRY_SECONDS, self.unblock)
+
     def _refuse(self, batch: list[Call], error: SubmitError) -> None:
         """The ring takes none of it. What was never sent before was surely not executed."""
         for call in batch:
-            self._numbered.pop(call.number, None)
+            self._forget(call)
             if call.future.done():
                 continue
             unknown = OutcomeUnknown(f"sent before this replica lost its place in the group; now: {error}")
             call.future.set_exception(unknown if call.tries else error)
 
-    def take(self, first_seq: int, first_ts: int, replies: list[bytes], repeats: dict[int, int]) -> None:
-        """Messages of this membership were applied; ``repeats`` were executed before, elsewhere."""
-        sent, numbered = self._sent, self._numbered
+    def _forget(self, call: Call) -> None:
+        if self._numbered.get(call.number) is call:
+            del self._numbered[call.number]
+
+    def take(
+        self,
+        first_seq: int,
+        first_ts: int,
+        replies: list[bytes],
+        repeats: dict[int, int],
+        *,
+        once: bool = True,
+    ) -> None:
+        """Messages of this membership were applied; ``repeats`` were executed before, elsewhere. ``once``:
+        nobody can have ordered a copy of them."""
+        sent = self._sent
         for offset, reply in enumerate(replies):
             call = sent.pop(first_seq + offset, None)
             if call is None:
                 continue
             if call.number:
-                numbered.pop(call.number, None)
+                self._forget(call)
                 if reply == _SESSION_UNKNOWN:
-                    self._go_on_in_another_session(call)
+                    self._go_on_in_another_session(call, once=once)
                     continue
             if not call.future.done():
                 ts = first_ts + offset
                 call.future.set_result(Answer(repeats.get(ts, ts) if repeats else ts, reply))
 
-    def _go_on_in_another_session(self, call: Call) -> None:
+    def _go_on_in_another_session(self, call: Call, *, once: bool) -> None:
         """Ours has ended, unused for long. A call that was sent once has certainly not been executed."""
         if call.session == self._session:
             self._session = 0
-        if call.tries == 1:
+        if call.tries == 1 and once:
             call.session = call.number = call.tries = 0
             self._outbox.append(call)
             self._soon()
-        elif not call.future.done():
+        else:
+            self._give_up(call)
+
+    @staticmethod
+    def _give_up(call: Call) -> None:
+        if not call.future.done():
             call.future.set_exception(OutcomeUnknown("the session ended before the call could be repeated"))
 
     def reconcile(self, reply_to: Callable[[int, int], Kept | None]) -> None:
         """A state was taken over: what it contains of ours will not be delivered here any more. Of the rest
-        that has no number nobody knows, so it is sent again."""
+        nobody knows: it may have been refused there. So it is sent again, as it was."""
+        again: list[Call] = []
         for seq, call in list(self._sent.items()):
             kept = reply_to(call.session, call.number) if call.number else None
-            if call.number and kept is None:
-                continue
             del self._sent[seq]
             if kept is None:
-                self._outbox.append(call)
-                self._soon()
+                again.append(call)
                 continue
-            self._numbered.pop(call.number, None)
+            self._forget(call)
             if not call.future.done():
                 call.future.set_result(Answer(*kept))
+        self._outbox.extendleft(reversed(again))
+        self._soon()
 
     async def drained(self, seconds: float) -> None:
         """Wait until nothing is outstanding, for so long at most."""
@@ -273,7 +317,7 @@ class Calls:
         """Nobody will say what became of a message."""
         call = self._sent.pop(seq, None)
         if call is not None:
-            self._numbered.pop(call.number, None)
+            self._forget(call)
             if not call.future.done():
                 call.future.set_exception(error)
 

@@ -112,8 +112,8 @@ class Client(Generic[M]):
     def _listen(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:
             match outcome:
-                case CallAnswered(number, ts, payload):
-                    self._calls.take(number, ts, [payload], {})
+                case CallAnswered(number, ts, payload, once=once):
+                    self._calls.take(number, ts, [payload], {}, once=once)
                 case CallFailed(number, failure):
                     self._calls.lose(number, OutcomeUnknown(f"the group gave no answer: {failure.name}"))
         self._calls.unblock()

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 import msgspec
 from pydantic import Field, ValidationError, model_validator
-from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict, SettingsError
 
 from ordering import Config
 from ordering.errors import ConfigurationError
@@ -70,6 +70,8 @@ class ReplicaConfig(BaseSettings):
             return cls(**{**read, **EnvSettingsSource(cls)(), **arguments})
         except ValidationError as error:
             raise ConfigurationError(f"{path}: {_told(error)}") from None
+        except SettingsError as error:
+            raise ConfigurationError(f"RSM_…: {error}; lists are written as JSON") from None
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -98,6 +98,7 @@ class Disk:
 
     async def save(self, ts: int, chunks: list[bytes], digest: int) -> None:
         """Save a snapshot, one at a time; it is synced when this returns."""
+        writer = self._writer
         async with self._saving:
             saved: asyncio.Future[None] = self._loop.create_future()
 
@@ -109,7 +110,7 @@ class Disk:
                 else:
                     saved.set_exception(error)
 
-            if self._writer is None:
-                raise StorageError("the disk is closed")
-            self._writer.save_snapshot(ts, chunks, digest.to_bytes(_DIGEST_BYTES, "big"), done)
+            if writer is None or self._writer is not writer:
+                raise StorageError("the disk was closed, or emptied for another membership")
+            writer.save_snapshot(ts, chunks, digest.to_bytes(_DIGEST_BYTES, "big"), done)
             await saved

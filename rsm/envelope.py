@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from rsm.errors import CallError, CommandFailed, Refusal, Refused, Rejected
 from rsm.methods import SIGNATURE_BYTES, Catalogue
+from rsm.nesting import is_too_deep
 from rsm.sessions import SessionLimits
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -69,6 +70,7 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, tag=8):
 Message: TypeAlias = Unread | Open | Close | Announce | Activate | Barrier | Checkpoint
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
+_SORTING: Final = msgspec.msgpack.Encoder(order="deterministic")
 _DECODER: Final = msgspec.msgpack.Decoder(Message)
 OPEN: Final = _ENCODER.encode(Open())
 BARRIER: Final = _ENCODER.encode(Barrier())
@@ -101,9 +103,13 @@ class Language:
 
     def decode(self, data: bytes) -> Any:
         """One of the above, or None: nobody's message."""
+        if is_too_deep(data):
+            return None
         try:
             return self._decode(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - also what classes of arguments raise in __post_init__
             pass
         try:
             return _DECODER.decode(data)
@@ -143,8 +149,10 @@ Reply: TypeAlias = Ok | RejectedReply | FailedReply | RefusedReply
 _REPLIES: Final = msgspec.msgpack.Decoder(Reply)
 
 
-def encode_reply(reply: OkEncoded | RejectedReply | FailedReply | RefusedReply) -> bytes:
-    return _ENCODER.encode(reply)
+def encode_reply(
+    reply: OkEncoded | RejectedReply | FailedReply | RefusedReply, *, has_sets: bool = False
+) -> bytes:
+    return (_SORTING if has_sets else _ENCODER).encode(reply)
 
 
 _WORDS: Final = {

@@ -93,11 +93,13 @@ class MismatchedMachine(Halted):
 
 
 class Diverged(Halted):
-    """Commands gave different results at different replicas (R17). ``checkpoint``: before this slot."""
+    """Commands gave different results at different replicas (R17), before slot ``checkpoint``. ``alone``: a
+    majority agrees, and this replica must begin anew."""
 
-    def __init__(self, message: str, checkpoint: int) -> None:
+    def __init__(self, message: str, checkpoint: int, *, alone: bool) -> None:
         super().__init__(message)
         self.checkpoint = checkpoint
+        self.alone = alone
 
 
 class StateLost(Halted):

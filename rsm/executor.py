@@ -8,6 +8,7 @@ slots, each once.
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from hashlib import blake2b
 from struct import Struct as Layout
 from typing import Any, Final
 
@@ -123,7 +124,7 @@ class Executor:
                 found = use(read.session, read.number, read.acknowledged, time)
                 if isinstance(found, Session):
                     context.session = read.session
-                    reply = self._execute(read.command) if kind is execute else _UNREADABLE
+                    reply = self._execute(read.command) if kind is execute else self._read_older(read)
                     found.keep(read.number, ts, reply)
                     executed.append(self._failure or reply)
                     slots.append(ts)
@@ -134,14 +135,17 @@ class Executor:
                 owed = ts - delivery.first_ts in delivery.owed and group.version
                 reply = self.query(read.query) if owed else b""
             else:
-                reply = self._apply_other(read, ts, delivery.source)
+                reply = self._apply_other(read, ts, delivery.source, is_call=bool(delivery.calls))
             replies.append(reply)
         context.session = 0
         group.digest = google_crc32c.extend(group.digest, b"".join(executed))
-        self._recent.append((slots, executed))
+        if slots:
+            self._recent.append((slots, executed))
 
-    def _apply_other(self, read: Any, ts: int, source: SiteId) -> bytes:
+    def _apply_other(self, read: Any, ts: int, source: SiteId, *, is_call: bool) -> bytes:
         match read:
+            case Announce() | Checkpoint() if is_call:
+                return _UNREADABLE  # only members speak of themselves
             case Announce():
                 return self._announce(read, source)
             case Barrier():
@@ -149,7 +153,8 @@ class Executor:
             case Checkpoint():
                 return self._compare(read, source)
             case Open() if self.group.version:
-                return envelope.encode_reply(envelope.OkEncoded(self.sessions.open(ts, self.group.time)))
+                session = self.sessions.open(self._session_id(ts), self.group.time)
+                return envelope.encode_reply(envelope.OkEncoded(session))
             case Close(session):
                 self.sessions.close(session)
                 return _DONE
@@ -159,6 +164,11 @@ class Executor:
                 return _UNREADABLE
             case _:
                 return REFUSED[Refusal.NOT_READY]
+
+    def _session_id(self, ts: int) -> int:
+        """A timestamp is unique in its chain; a client may outlive that, and come to the next."""
+        chain = self.group.view.chain if self.group.view is not None else 0
+        return (ts + int.from_bytes(blake2b(str(chain).encode(), digest_size=8).digest())) % (1 << 63)
 
     def _repeated(self, found: Kept | Refusal, ts: int) -> bytes:
         if isinstance(found, Refusal):
@@ -190,6 +200,15 @@ class Executor:
 
     # -- commands --------------------------------------------------------------------------------
 
+    def _read_older(self, read: Unread) -> bytes:
+        """What we cannot read because of an argument that the group's version does not have, the others
+        can."""
+        version = self.group.version
+        if version >= self.catalogue.machine.version:
+            return _UNREADABLE
+        command = self.catalogue.decode_as_of(read.command, version)
+        return _UNREADABLE if command is None else self._execute(command)
+
     def _execute(self, command: Any) -> bytes:
         if type(command) is bytes:
             return self._result("apply", lambda: self.machine.apply(command))
@@ -201,11 +220,12 @@ class Executor:
         try:
             if not method.mark.atomic:
                 return envelope.encode_reply(
-                    envelope.OkEncoded(method.invoke(self.machine, command, version))
+                    envelope.OkEncoded(method.invoke(self.machine, command, version)),
+                    has_sets=method.has_sets,
                 )
             with self.journal.recording(self.machine):
                 result = self.journal.presentable(method.invoke(self.machine, command, version))
-                return envelope.encode_reply(envelope.OkEncoded(result))
+                return envelope.encode_reply(envelope.OkEncoded(result), has_sets=method.has_sets)
         except Exception as error:  # noqa: BLE001 - whatever a command raises is its result
             return self._failed(method.name, error)
 
@@ -223,12 +243,17 @@ class Executor:
         if isinstance(error, Rejected):
             try:
                 return envelope.encode_reply(envelope.RejectedReply(error.message, error.detail))
-            except (TypeError, ValueError, OverflowError) as unfit:
-                error = TypeError(f"the detail of Rejected cannot be encoded: {unfit}")
+            except Exception as unfit:  # noqa: BLE001 - its own, or that of what it has in it
+                error = TypeError(f"the detail of Rejected cannot be encoded: {type(unfit).__name__}")
         kind = type(error).__name__
         key = f"{name}: {kind}"
         self.defects[key] = self.defects.get(key, 0) + 1
-        text = _ADDRESS.sub("0x…", str(error))[:MESSAGE_MAX]
+        try:
+            words = str(error).encode(errors="backslashreplace").decode()
+        except Exception:  # noqa: BLE001 - of a class of the application's
+            words = "it has no words"
+        text = _ADDRESS.sub("0x…", words)[:MESSAGE_MAX]
+        kind = kind.encode(errors="backslashreplace").decode()
         self._failure = kind.encode()
         return envelope.encode_reply(envelope.FailedReply(kind, text))
 
@@ -315,11 +340,11 @@ class Executor:
         most = max(digests, key=digests.count)
         if digests.count(most) >= majority_of(electorate):
             if most != own:
-                raise Diverged(
-                    f"a majority has another digest before slot {said.ts} than this replica", said.ts
-                )
+                words = f"a majority has another digest before slot {said.ts} than this replica"
+                raise Diverged(words, said.ts, alone=True)
         elif len(digests) == len(electorate):
-            raise Diverged(f"no two of a majority have the same digest before slot {said.ts}", said.ts)
+            words = f"no two of a majority have the same digest before slot {said.ts}"
+            raise Diverged(words, said.ts, alone=False)
         return _DONE
 
     def results(self) -> list[tuple[int, int]]:

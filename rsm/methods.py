@@ -8,6 +8,7 @@ are ignored, so that versions can read each other (``docs/framework.md``).
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import reduce
 from hashlib import sha256
 from operator import or_
@@ -21,6 +22,7 @@ from rsm.state_machine import FIRST_VERSION, Mark, Since, StateMachine, mark_of
 SIGNATURE_BYTES: Final = 16
 _PLACE: Final = re.compile(r"`\$\[(\d+)\]")
 _ENCODER: Final = msgspec.msgpack.Encoder()
+RESERVED: Final = ("apply", "reading", "with_options")  # what a proxy has of its own
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -45,6 +47,7 @@ class Method:
             raise MachineError(f"{self.title}: has no result annotation; write -> None if it returns nothing")
         self.arguments: type[msgspec.Struct] = self._struct(self.fields)
         self.result = hints["return"]
+        self.has_sets = _has_sets(self.result)  # their order is the process' own
         try:
             self._decoder = msgspec.msgpack.Decoder(self.arguments)
             self._results = msgspec.msgpack.Decoder(self.result)
@@ -136,6 +139,11 @@ class Method:
         known = [value for value, since in zip(values, self.since, strict=True) if since <= version]
         return msgspec.structs.astuple(self.arguments(*known))
 
+    def struct_of(self, version: int) -> type[msgspec.Struct]:
+        """The arguments as they were in a version."""
+        known = [field for field, since in zip(self.fields, self.since, strict=True) if since <= version]
+        return self.arguments if len(known) == len(self.fields) else self._struct(known)
+
     def decode_result(self, data: bytes | msgspec.Raw) -> Any:
         return self._results.decode(data)
 
@@ -151,6 +159,11 @@ class Method:
         schemas, components = msgspec.json.schema_components([*arguments, self.result], ref_template="{name}")
         required = sum(len(field) == 2 for field in known)
         return [self.name, self.mark.atomic, required, list(schemas), components]
+
+
+def _has_sets(annotation: Any) -> bool:
+    origin = get_origin(annotation) or annotation
+    return origin in {set, frozenset, AbstractSet} or any(map(_has_sets, get_args(annotation)))
 
 
 def _since(annotation: Any) -> int:
@@ -175,8 +188,13 @@ class Catalogue:
         for name, function in inspect.getmembers(machine, inspect.isfunction):
             mark = mark_of(function)
             if mark is not None:
+                if name in RESERVED or name.startswith("_"):
+                    raise MachineError(
+                        f"{machine.__name__}.{name}: cannot be called by this name; choose another"
+                    )
                 kind = self.commands if mark.is_command else self.queries
                 kind[name] = Method(machine, name, function, mark)
+        self._older: dict[int, Any] = {}
         self.takes_raw = machine.apply is not StateMachine.apply
         if not self.commands and not self.takes_raw:
             raise MachineError(
@@ -200,6 +218,24 @@ class Catalogue:
         except KeyError:
             known = ", ".join(methods) or "none"
             raise InvalidCall(f"{self.name}.{name}: is no {kind}; there are: {known}") from None
+
+    def decode_as_of(self, data: bytes | msgspec.Raw, version: int) -> Any:
+        """A command as a replica of that version reads it, or None."""
+        if version not in self._older:
+            methods = {m.struct_of(version): m for m in self.commands.values() if m.mark.since <= version}
+            raw: list[Any] = [bytes] if self.takes_raw else []
+            union: Any = reduce(or_, [*methods, *raw]) if methods or raw else None
+            self._older[version] = (msgspec.msgpack.Decoder(union), methods)
+        decoder, methods = self._older[version]
+        try:
+            read = decoder.decode(data)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - also what classes of arguments raise in __post_init__
+            return None
+        if not isinstance(read, msgspec.Struct):
+            return read
+        return methods[type(read)].arguments(*msgspec.structs.astuple(read))
 
     def signature(self, version: int) -> bytes:
         """Equal for two classes if, and only if, they understand the same commands in this version."""

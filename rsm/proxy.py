@@ -98,7 +98,7 @@ class Proxy:
         self.__dict__[name] = bound  # the next access finds it without asking
         return bound
 
-    async def read(self, name: str, *args: Any, **kwargs: Any) -> Fresh:
+    async def reading(self, name: str, *args: Any, **kwargs: Any) -> Fresh:
         """A query by its name, with the timestamp of the state that answered it, and how old that may be."""
         return await self._ask(self._backend.catalogue.query(name), args, kwargs)
 

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Generic, TypeVar
 
+from ordering.config import MS
 from ordering.driver import Driver, Group, Notice, Stopped
 from ordering.effects import (
     CallRepeated,
@@ -28,15 +29,17 @@ from ordering.effects import (
     LockLost,
     LockRefused,
     Persist,
+    ReadReady,
     RequestState,
     WindowOpened,
 )
-from ordering.errors import ConfigurationError, LockError, NotMember
+from ordering.errors import ConfigurationError, LockError, NoPrimary, NotMember
 from ordering.events import (
     LockReleased,
     LockRequested,
     Persisted,
     PersistFailed,
+    ReadRequested,
     Reply,
     ReplyRequested,
     SnapshotSaved,
@@ -78,6 +81,8 @@ _PORT_TRIES: Final = 20
 class Replica(Generic[M]):
     """One replica of a group of ``machine``. It belongs to the event loop it was opened in."""
 
+    _driver_type: type[Driver] = Driver
+
     def __init__(self, machine: type[M], config: ReplicaConfig) -> None:
         self.catalogue = Catalogue(machine)
         self.config = config
@@ -96,9 +101,14 @@ class Replica(Generic[M]):
         self._intake = Intake(self._new_executor(), ready=False)
         self._addresses: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
         self._announced = False  # this membership has begun to send
+        self._minority_ms = 0
         self._wanted: RequestState | None = None
         self._disk_error: StorageError | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._reads: dict[int, asyncio.Future[None]] = {}  # rounds that were asked for
+        self._read_ready: list[int] = []
+        self._read_next: asyncio.Future[None] | None = None  # of those who read in this turn of the loop
+        self._read_number = 0
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # until so much is applied
         self._over: asyncio.Future[None]
         self._disk: Disk | None = None
@@ -130,7 +140,7 @@ class Replica(Generic[M]):
         loop = asyncio.get_running_loop()
         asked = parse_endpoint(self.config.bind, "bind")
         for attempt in range(1, _PORT_TRIES + 1):
-            self._driver = await Driver.open(
+            self._driver = await self._driver_type.open(
                 bind=self.config.bind,
                 keyring=self._keyring,
                 insecure=self.config.insecure,
@@ -182,11 +192,17 @@ class Replica(Generic[M]):
         replica whose disk has a log comes back with that."""
         self._addresses = (tuple(founders), tuple(contacts))
         came, self._came = self._came, Came()
-        self._begin(came, ready=came.ledger is not None or self.address in founders)
+        self._begin(came, ready=came.ledger is not None)
 
     async def ready(self) -> None:
         """Returns when this replica is a member that has the state and has executed a message of its own."""
-        await asyncio.shield(self._calls.barrier())
+        while True:
+            try:
+                await asyncio.shield(self._calls.barrier())
+            except NoPrimary:
+                await asyncio.sleep(TRANSFER_RETRY_SECONDS)
+            else:
+                return
 
     async def ended(self) -> None:
         """Returns when the replica was stopped, and raises why if it stopped by itself."""
@@ -213,6 +229,7 @@ class Replica(Generic[M]):
         founders, contacts = self._addresses
         others = tuple(address for address in (*contacts, *founders) if address != self.address)
         config = self.config.engine(founders, others)
+        self._minority_ms = config.minority_ms
         executor = self._new_executor()
         if came.snapshot is not None:
             executor.restore(came.snapshot)
@@ -249,6 +266,12 @@ class Replica(Generic[M]):
         except Exception as error:
             self._fail(error)
             raise
+        except BaseException as error:  # no result (framework.md); an event loop would shrug it off
+            halted = Halted(f"a command raised {type(error).__name__}: {error}")
+            self._fail(halted)
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            raise halted from error
 
     def _hear(self, notice: Notice) -> None:
         match notice:
@@ -259,18 +282,23 @@ class Replica(Generic[M]):
                 self._wanted = notice
                 self._spawn(self._transfer(notice))
             case CallRepeated(call, message):
+                self._apply()  # what was delivered before it, in this very list
                 kept = self._answer_again(message)
                 if kept is not None:
                     self._reply([Reply(call, *kept)])
+            case ReadReady(numbers):
+                self._read_ready += numbers
             case LockGranted() | LockLost() | LockRefused():
                 self._locks.hear(notice)
             case Persist(seq, records):
                 self._persist(seq, records)
             case EndMembership(ending):
                 log.warning("group %s: the membership ended: %s", self.config.group, ending.name)
+                self._announced = False
                 self._calls.pause()
                 self._locks.interrupted()
                 self._intake.ready = False
+                self._wanted = None
                 if ending is Ending.STOPPED:
                     self._fail(self._disk_error or Halted("the disk failed"))
                 elif not self._stopping:
@@ -290,6 +318,11 @@ class Replica(Generic[M]):
         if named is None or named.boot != member.boot:
             return
         self._announced = True
+        if member.site in installed.view.electorate and self._wanted is None:
+            self._intake.ready = True  # a voter from the start: this is the group's birth
+        self._read_ready.clear()
+        for number in self._reads:  # what was asked before has no answer any more
+            self._group.handle(ReadRequested(number))
         self._calls.begin(self.executor.announcement(member.boot, self.config.limits()))
 
     def _apply(self) -> None:
@@ -310,6 +343,8 @@ class Replica(Generic[M]):
         if self._unsaved >= self.config.snapshot_bytes:
             self._unsaved = 0
             self._spawn(self._save_snapshot())
+        if self._read_ready and self._intake.ready:
+            self._end_reads()
         if self._waiting:
             applied = self.executor.applied
             for ts, future in self._waiting:
@@ -370,11 +405,14 @@ class Replica(Generic[M]):
             elif theirs:
                 found.append(f"from {address} at no slot that both remember")
         said = "; ".join(found) or "no other replica could be asked"
+        if error.alone and self._disk is not None:  # it comes back as new (R17)
+            await self._disk.wipe()
         self._fail(
             Diverged(
                 f"{error}; the first result that differs {said}. A command of {self.catalogue.name} depends"
                 " on something else than the state, its arguments and its context",
                 error.checkpoint,
+                alone=error.alone,
             )
         )
 
@@ -384,6 +422,10 @@ class Replica(Generic[M]):
         self._locks.interrupted()
         for _, future in self._waiting:
             future.cancel()
+        for read in self._reads.values():
+            if not read.done():
+                read.set_exception(NotMember(f"this replica has stopped: {error}"))
+        self._reads.clear()
 
     def _fail(self, error: Exception) -> None:
         """This replica is over; it does not come back by itself."""
@@ -399,7 +441,15 @@ class Replica(Generic[M]):
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        """What goes wrong in the background goes wrong for the replica."""
+        del self._tasks[task]
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._fail(error)
+            self._driver.close()
 
     # -- the disk --------------------------------------------------------------------------------
 
@@ -432,7 +482,7 @@ class Replica(Generic[M]):
 
     async def _transfer(self, wanted: RequestState) -> None:
         """Until some donor gives the state, or another request replaces this one."""
-        while self._wanted is wanted and not self._stopping:
+        while self._wanted is wanted and not self._stopping and not self._over.done():
             offer = await self._fetch(wanted)
             if offer is None or offer.ts < wanted.ts:
                 await asyncio.sleep(TRANSFER_RETRY_SECONDS)
@@ -466,8 +516,9 @@ class Replica(Generic[M]):
             if self._disk is not None:
                 await self._disk.save(executor.applied, list(executor.snapshot()), executor.group.digest)
         except (RsmError, StorageError) as error:
-            self._fail(error)
-            self._driver.close()
+            if self._wanted is wanted:
+                self._fail(error)
+                self._driver.close()
             return
         if self._wanted is not wanted:
             return
@@ -475,7 +526,7 @@ class Replica(Generic[M]):
         self._intake.replace(executor)
         group.handle(StateTransferred(executor.applied))
         self._calls.reconcile(self.executor.sessions.reply_to)
-        self._listen([])
+        group.tell(always=True)  # what waited for the state; if it raises the group is stopped
 
     async def _serve(self, stream: BulkStream) -> None:
         await transfer.serve(stream, self)
@@ -583,9 +634,47 @@ class Replica(Generic[M]):
     ) -> Reading:
         """A replica that has not the state, or is no member any more, answers nothing (R11, R17)."""
         bound = method.bind(arguments, named)
-        if consistency is Consistency.LINEARIZABLE or not self._intake.ready:
+        if consistency is Consistency.LINEARIZABLE:
+            await asyncio.shield(self._read())
+        elif not self._intake.ready:
             await asyncio.shield(self._calls.barrier())
         group, executor = self._group, self.executor
         assert group is not None
         age = group.majority_age_ns() / 1e9 if consistency is Consistency.STALE else 0.0
         return Reading(executor.query(bound), executor.applied, age)
+
+    def _read(self) -> "asyncio.Future[None]":
+        """Done when everything is executed here that was answered to anybody before (R11). Who asks in one
+        turn of the event loop shares it."""
+        if self._over.done():
+            raise NotMember("this replica takes no calls any more")
+        group = self._group
+        if group is not None and not group.is_over and self._announced:
+            age_ms = group.majority_age_ns() // MS
+            if age_ms > self._minority_ms:
+                raise NoPrimary(f"no majority was heard for {age_ms} ms; read stale, or ask another replica")
+        if self._read_next is None:
+            loop = asyncio.get_running_loop()
+            self._read_next = loop.create_future()
+            self._read_next.add_done_callback(lambda done: done.cancelled() or done.exception())
+            loop.call_soon(self._ask_read)
+        return self._read_next
+
+    def _ask_read(self) -> None:
+        """Where this is no member yet, it is asked when it is."""
+        future, self._read_next = self._read_next, None
+        assert future is not None
+        if self._over.done():
+            future.set_exception(NotMember("this replica has stopped"))
+            return
+        self._read_number += 1
+        self._reads[self._read_number] = future
+        if self._group is not None and self._announced and not self._group.is_over:
+            self._group.handle(ReadRequested(self._read_number))
+
+    def _end_reads(self) -> None:
+        for number in self._read_ready:
+            future = self._reads.pop(number, None)
+            if future is not None and not future.done():
+                future.set_result(None)
+        self._read_ready.clear()

@@ -12,7 +12,7 @@ from rsm import envelope
 from rsm.calls import Answer, Calls
 from rsm.errors import OutcomeUnknown, Refusal
 from rsm.methods import Catalogue
-from rsm.sessions import Kept
+from rsm.sessions import Kept, Session, SessionLimits, Sessions
 from tests.rsm.machines import Counter
 
 CATALOGUE = Catalogue(Counter)
@@ -60,6 +60,12 @@ def answer(read: Any) -> bytes:
 
 def add(number: int = 1) -> msgspec.Struct:
     return CATALOGUE.command("add").bind((number,), {})
+
+
+def state_with(session: int, replies: dict[int, Kept]) -> Sessions:
+    sessions = Sessions(SessionLimits())
+    sessions.load([Session(session, 0, replies=replies)])
+    return sessions
 
 
 def play(main: Coroutine[Any, Any, None]) -> None:
@@ -146,11 +152,13 @@ def test_when_a_state_is_taken_over_then_what_it_contains_is_answered_from_it() 
         later, barrier = ring.calls.execute(add()), ring.calls.barrier()
         await turn()
         before = len(ring.taken)
-        ring.calls.reconcile(lambda session, number: Kept(77, answer(None)) if number == 1 else None)
+        ring.calls.reconcile(state_with(500, {1: Kept(77, answer(None))}).reply_to)
         assert opening.result().ts == 77
         await turn()
-        assert ring.taken[before:] == [envelope.BARRIER]
+        assert ring.taken[before + 1 :] == [envelope.BARRIER], "behind the call, which may have been refused"
+        assert ring.requests[-1][:2] == (500, 2)
         assert not later.done()
+        ring.first = before
         ring.apply()
         assert value(later) == 2
         assert barrier.done()
@@ -230,9 +238,11 @@ def test_when_there_is_no_primary_then_what_was_never_sent_is_refused_and_the_re
         assert isinstance(sent.exception(), OutcomeUnknown)
         ring.error = None
         again = ring.calls.execute(add())
-        await turn()
-        ring.apply()
+        while not again.done():
+            await asyncio.sleep(0.01)
+            ring.apply()
         assert value(again) == 3
+        assert ring.taken.count(b"again") == 1, "who we are is said as soon as somebody takes it"
 
     play(main())
 
@@ -285,5 +295,40 @@ def test_when_reads_are_asked_for_in_one_turn_then_they_share_a_barrier() -> Non
         ring.apply()
         assert first.done()
         assert third.done()
+
+    play(main())
+
+
+def test_when_the_session_has_ended_in_a_state_that_is_taken_over_then_the_outcome_is_unknown() -> None:
+    async def main() -> None:
+        ring = Ring()
+        ring.calls.begin(b"announcement")
+        leapt = ring.calls.execute(add())
+        await turn()
+        ring.apply()
+        await turn()
+        ring.calls.reconcile(state_with(900, {}).reply_to)
+        await turn()
+        ring.apply(lambda read: envelope.REFUSED[Refusal.SESSION_UNKNOWN])
+        assert isinstance(leapt.exception(), OutcomeUnknown)
+
+    play(main())
+
+
+def test_when_a_call_was_given_up_then_later_ones_acknowledge_it() -> None:
+    async def main() -> None:
+        ring = Ring()
+        ring.calls.begin(b"announcement")
+        given_up = ring.calls.execute(add())
+        await turn()
+        ring.apply()
+        await turn()
+        given_up.cancel()
+        ring.calls.begin(b"again")
+        ring.calls.execute(add())
+        unsent = ring.calls.execute(add())
+        unsent.cancel()
+        await turn()
+        assert ring.requests == [(500, 1, 0), (500, 2, 1)]
 
     play(main())

@@ -106,7 +106,7 @@ def test_when_a_program_has_no_event_loop_then_it_can_call_from_any_thread() -> 
                     with pytest.raises(Rejected):
                         counter.subtract(1000)
                     assert counter.with_options(timeout=5).get() == 40
-                    assert counter.read("get").timestamp > 0
+                    assert counter.reading("get").timestamp > 0
                 return values
 
             assert sorted(await asyncio.to_thread(program)) == list(range(1, 41))

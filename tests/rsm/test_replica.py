@@ -1,6 +1,7 @@
 """Replicas in one process and in several, on real sockets."""
 
 import asyncio
+import contextlib
 import re
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from ordering.driver import run
-from ordering.errors import NotMember, Overloaded
+from ordering.errors import NoPrimary, NotMember, Overloaded
 from rsm.config import ReplicaConfig
 from rsm.errors import CommandFailed, Diverged, InvalidCall, MismatchedMachine, Rejected
 from rsm.executor import CHECKPOINT_SLOTS
@@ -201,11 +202,13 @@ def test_when_a_replica_is_cut_off_then_it_answers_only_who_accepts_a_stale_stat
             await one.stop()
             await two.stop()
             stale = three.proxy.with_options(consistency=Consistency.STALE)
-            before = await stale.read("get")
+            before = await stale.reading("get")
             assert (before.value, before.timestamp) == (5, three.executor.applied)
             with pytest.raises(TimeoutError):
                 await three.proxy.with_options(timeout=0.5).get()
-            after = await stale.read("get")
+            with pytest.raises(NoPrimary):
+                await _read_for_ever(three)
+            after = await stale.reading("get")
             assert after.value == 5
             assert after.age_s > before.age_s + 0.4
 
@@ -231,6 +234,25 @@ def test_when_a_machine_depends_on_the_process_then_who_differs_halts_and_says_w
     play(main())
 
 
+async def _read_for_ever(replica: Replica[Any]) -> None:
+    while True:
+        with contextlib.suppress(TimeoutError):
+            await replica.proxy.with_options(timeout=0.2).get()
+
+
 async def _add_until(replica: Replica[Any], slot: int) -> None:
     while replica.executor.applied < slot + 100:
         await asyncio.gather(*(replica.proxy.add(1) for _ in range(100)))
+
+
+def test_when_replicas_are_read_then_nothing_is_written_and_reads_share_a_round() -> None:
+    async def main() -> None:
+        async with group_of(Counter) as (one, two, _):
+            await one.proxy.add(3)
+            await two.proxy.get()
+            slots = two.executor.group.applied
+            assert await asyncio.gather(*(two.proxy.get() for _ in range(500))) == [3] * 500
+            assert two.executor.group.applied - slots < 10
+            assert two._read_number < 10
+
+    play(main())
