@@ -18,6 +18,7 @@ from ordering.effects import (
     LevelReached,
     Multicast,
     Persist,
+    ReadReady,
     RequestState,
     Retract,
     SetTimer,
@@ -260,7 +261,7 @@ class Cluster:
             case SetTimer(at):
                 process.timer_at = at
                 self.clock.at(process.real_time(at), lambda: self._tick(process, at))
-            case Deliver() | Retract() | CallRepeated() | Accepted() | Tick() | WindowOpened():
+            case Deliver() | Retract() | CallRepeated() | Accepted() | Tick() | WindowOpened() | ReadReady():
                 process.replica.hear(effect)
             case LevelReached(majority, _):
                 process.majority = majority

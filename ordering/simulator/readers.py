@@ -77,7 +77,9 @@ class Readers(Checker):
                 self._final[chain] = max(majority, self._final.get(chain, 0))
             case ReadReady(numbers):
                 for number in numbers:
-                    self._judge(process, self._asked.pop((process.key, number)), now)
+                    asked = self._asked.pop((process.key, number), None)
+                    if asked is not None:  # it may be the read of another application
+                        self._judge(process, asked, now)
             case _:
                 pass
 

@@ -24,12 +24,14 @@ from ordering.effects import (
     EndMembership,
     InstallView,
     LevelReached,
+    ReadReady,
     RequestState,
     Retract,
     Tick,
     WindowOpened,
 )
-from ordering.errors import NotMember
+from ordering.errors import NotMember, SubmitError
+from ordering.events import ReadRequested
 from ordering.qos import MAJORITY
 from ordering.simulator.cluster import Cluster
 from ordering.simulator.disk import Snapshot
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from rsm.testing.judge import Judge
 
 PAUSE_POLL: Final = 5 * MS
+FIRST_READ: Final = 1 << 40  # the simulator numbers its own from 1 on
 OUTSTANDING_MAX: Final = 10_000
 
 
@@ -141,6 +144,8 @@ class Host:
         self.residents: list[Owner] = []
         self.accepted = 0
         self._running = False
+        self._reads: dict[int, tuple[msgspec.Struct, Callable[[Answer | None], None]]] = {}
+        self._read_number = FIRST_READ
         self._cluster: Cluster
         self.loop: VirtualLoop
         self.calls: SimulatedCalls
@@ -170,11 +175,13 @@ class Host:
             self._running = False
             self.loop.close()
         self.process = self.replica = None
+        self._reads.clear()
         for resident in self.residents:
             resident.died()
 
     def membership_over(self, ending: Ending) -> None:
         self.calls.pause()
+        self.loop.call_soon(self._end_reads)
         if ending is Ending.STOPPED:
             self.calls.fail(Halted("the disk failed"))
             self.loop.call_soon(self._stop)
@@ -197,16 +204,31 @@ class Host:
     # -- calls -----------------------------------------------------------------------------------
 
     def query(self, bound: msgspec.Struct, answered: Callable[[Answer | None], None]) -> None:
-        """A linearizable read: behind a barrier, at this replica (R11). None: the barrier failed."""
+        """A linearizable read at this replica (R11). None: it will not be answered here."""
+        process = self.process
+        if process is None or not process.alive or process.paused or process.ended is not None:
+            answered(None)
+            return
+        self._read_number += 1
+        self._reads[self._read_number] = (bound, answered)
+        try:
+            self._cluster.handle(process, ReadRequested(self._read_number))
+        except SubmitError:
+            self._end_read(self._read_number, None)
 
-        def read(barrier: "asyncio.Future[Answer]") -> None:
-            if barrier.exception() is not None or self.replica is None:
-                answered(None)
-                return
-            executor = self.replica.intake.executor
-            answered(Answer(executor.applied, executor.query(bound)))
+    def answer_reads(self, numbers: list[int], executor: Executor) -> None:
+        for number in numbers:
+            if number in self._reads:
+                answer = Answer(executor.applied, executor.query(self._reads[number][0]))
+                self._end_read(number, answer)
 
-        self.calls.barrier().add_done_callback(read)
+    def _end_read(self, number: int, answer: Answer | None) -> None:
+        _, answered = self._reads.pop(number)
+        answered(answer)
+
+    def _end_reads(self) -> None:
+        for number in list(self._reads):
+            self._end_read(number, None)
 
     def _submit(self, messages: Sequence[bytes]) -> int:
         process = self.process
@@ -229,6 +251,7 @@ class MachineReplica(Replica):
         self.host = host
         self.member = member
         self.announced = False
+        self.read_ready: list[int] = []
         self.intake = Intake(self._new_executor(), ready=True)
 
     def _new_executor(self) -> Executor:
@@ -247,6 +270,9 @@ class MachineReplica(Replica):
                 host.accepted = effect.first_seq
             case WindowOpened():
                 host.loop.call_soon(host.calls.unblock)
+            case ReadReady(numbers):
+                self.read_ready += numbers
+                self._answer_reads()
             case RequestState():
                 self.intake.ready = False
             case EndMembership(ending):
@@ -254,6 +280,12 @@ class MachineReplica(Replica):
                 host.membership_over(ending)
         if isinstance(effect, InstallView | Tick):
             host.judge.heard(effect)
+
+    def _answer_reads(self) -> None:
+        """What was delivered before is executed by now, unless the state is still to come."""
+        if self.intake.ready and self.read_ready:
+            numbers, self.read_ready = self.read_ready, []
+            self.host.loop.call_soon(self.host.answer_reads, numbers, self.intake.executor)
 
     def _announce(self, installed: InstallView) -> None:
         """From the first view on that names this boot messages can be sent."""
@@ -281,6 +313,7 @@ class MachineReplica(Replica):
                     self.host.loop.call_soon(self._take, *taken)
                 done.append((delivery.first_ts, _digest_of(delivery)))
         self.ts = self.intake.executor.applied
+        self._answer_reads()
         return done
 
     def _take(self, first_seq: int, first_ts: int, replies: list[bytes], repeats: dict[int, int]) -> None:

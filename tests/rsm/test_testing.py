@@ -266,14 +266,14 @@ def test_when_replies_are_mixed_up_then_witness_and_search_find_it(monkeypatch: 
 def test_when_queries_do_not_wait_for_the_order_then_a_stale_read_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from rsm.calls import Answer, Calls
+    from rsm.calls import Answer
+    from rsm.testing.hosting import Host
 
-    def barrier(self: Calls) -> Any:
-        done = self._loop.create_future()
-        done.set_result(Answer(0, b""))
-        return done
+    def query(self: Host, bound: Any, answered: Any) -> None:
+        executor = self.replica.intake.executor if self.replica is not None else None
+        answered(None if executor is None else Answer(executor.applied, executor.query(bound)))
 
-    monkeypatch.setattr(Calls, "barrier", barrier)
+    monkeypatch.setattr(Host, "query", query)
     report = simulate(Counter, count, seeds=range(3), seconds=3, other_hashes=False)
     assert "had returned" in text_of(report)
 
