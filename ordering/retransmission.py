@@ -25,7 +25,7 @@ ANYONE_AFTER = 2
 RUNS_MAX = 32
 SPANS_MAX = 32
 HELPED_MAX = 64
-BLOCKS_MAX = 1024  # looked through for one answer
+BLOCKS = 16  # looked through for one answer, for each packet it may have
 
 
 class Retransmission:
@@ -185,8 +185,9 @@ class Retransmission:
         data, a site that was away for long would soon be busy with nothing but orders that wait."""
         queue, asker = self.site.queue, nack.head.sender
         count = 0
-        first = max(min(nack.head.received + 1, nack.first_ts), queue.base + 1)
-        for order in queue.blocks_between(first, nack.last_ts, BLOCKS_MAX):
+        has = nack.head.received or nack.first_ts - 1  # who is fenced does not say how far it is
+        first = max(min(has + 1, nack.first_ts), queue.base + 1)
+        for order in queue.blocks_between(first, nack.last_ts, BLOCKS * self.site.config.retransmit_burst):
             if order.epoch > nack.head.epoch or count >= budget:
                 break
             if order.last_ts >= nack.first_ts:

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Generic, TypeVar
 
+import msgspec
+
 from ordering.config import MS
 from ordering.driver import Driver, Group, Notice, Stopped
 from ordering.effects import (
@@ -47,6 +49,7 @@ from ordering.events import (
 )
 from ordering.multirpc import REPLY_BYTES_MAX
 from ordering.naming import group_id
+from ordering.packets import Call
 from ordering.records import Record
 from ordering.transports.addresses import parse_address, parse_endpoint
 from ordering.transports.bulk_tcp import BulkServer, BulkStream, serve_bulk
@@ -62,7 +65,6 @@ from rsm.intake import Intake
 from rsm.locks import Grant, Locks
 from rsm.methods import Catalogue, Method
 from rsm.proxy import Consistency, Proxy, Reading
-from rsm.sessions import Kept
 from rsm.state_machine import StateMachine
 from rsm.status import MemberStatus, ReplicaStatus, Standing
 from rsm.storage.errors import StorageError
@@ -283,9 +285,7 @@ class Replica(Generic[M]):
                 self._spawn(self._transfer(notice))
             case CallRepeated(call, message):
                 self._apply()  # what was delivered before it, in this very list
-                kept = self._answer_again(message)
-                if kept is not None:
-                    self._reply([Reply(call, *kept)])
+                self._answer_again(call, message)
             case ReadReady(numbers):
                 self._read_ready += numbers
             case LockGranted() | LockLost() | LockRefused():
@@ -371,13 +371,24 @@ class Replica(Generic[M]):
                 replies[place] = Reply(reply.call, reply.ts, too_large(len(reply.payload), most))
         self._group.handle(ReplyRequested(tuple(replies)))
 
-    def _answer_again(self, message: bytes) -> Kept | None:
-        """What was executed has its reply in the session; a query may as well see a later state."""
+    def _answer_again(self, call: Call, message: bytes) -> None:
+        """What was executed has its reply in the session. A query is read once more: where in the order it
+        was is not known here, and this replica may be far behind that."""
         read = self._language.decode(message)
-        if type(read) is self._language.ask and self._intake.ready:
-            return Kept(self.executor.applied, self.executor.query(read.query))
+        if type(read) is self._language.ask:
+            self._spawn(self._read_again(call, read.query))
+            return
         session, number = getattr(read, "session", 0), getattr(read, "number", 0)
-        return self.executor.sessions.reply_to(session, number) if number and self._intake.ready else None
+        kept = self.executor.sessions.reply_to(session, number) if number and self._intake.ready else None
+        if kept is not None:
+            self._reply([Reply(call, *kept)])
+
+    async def _read_again(self, call: Call, query: msgspec.Struct) -> None:
+        try:
+            await asyncio.shield(self._read())
+        except (NoPrimary, NotMember):
+            return  # whoever asked asks again, elsewhere
+        self._reply([Reply(call, self.executor.applied, self.executor.query(query))])
 
     async def _rejoin(self) -> None:
         """As a new member, with an empty memory and an empty disk: the state comes from the others."""

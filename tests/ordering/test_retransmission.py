@@ -7,6 +7,7 @@ from ordering.config import MS
 from ordering.effects import Multicast, Unicast
 from ordering.events import PacketsReceived
 from ordering.packets import Ack, Data, Nack
+from ordering.retransmission import BLOCKS
 from ordering.simulator.stage import Stage
 from ordering.site import Timer
 from tests.paper.watching import mark, sent, texts
@@ -82,3 +83,22 @@ def test_when_the_estimate_of_a_round_trip_is_long_then_nacks_repeat_well_before
         wait = site.deadlines[Timer.NACK] - site.now
         assert wait <= (site.config.suspect_ms // 4 + site.config.rto_min_ms) * MS
     assert engine.rtt.rto > site.config.suspect_ms // 4 * MS
+
+
+def test_when_a_fenced_site_lacks_the_end_of_a_long_log_then_the_end_is_what_it_gets() -> None:
+    """It does not say how far it is: the search for what it lacks must not begin with the log."""
+    stage = Stage.born(3, retransmit_burst=2)
+    one, asker = stage.process("s1"), stage.process("s3")
+    stage.isolate("s3")  # so that nothing is collected
+    stage.run(1000 * MS)
+    for number in range(BLOCKS * 2 + 10):
+        stage.submit("s2", f"{number}")
+        stage.run(20 * MS)
+    queue, me = one.engine.site.queue, one.member.site
+    last = list(queue.blocks.values())[-1]
+    assert len(queue.blocks) > BLOCKS * 2
+    head = msgspec.structs.replace(asker.engine.site.head(), epoch=one.engine.site.epoch, received=0, held=0)
+    start = mark(stage)
+    stage.cluster.handle(one, PacketsReceived((Nack(head, me, last.ts, last.last_ts, (), None),)))
+    acks = [packet for site, packet in sent(stage, Ack, start) if site == me]
+    assert [ack.order.ts for ack in acks] == [last.ts]

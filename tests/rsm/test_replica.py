@@ -10,7 +10,11 @@ from typing import Any, TypeVar
 import pytest
 
 from ordering.driver import run
+from ordering.effects import CallRepeated
 from ordering.errors import NoPrimary, NotMember, Overloaded
+from ordering.events import Reply
+from ordering.packets import Call
+from ordering.views import SiteId
 from rsm.config import ReplicaConfig
 from rsm.errors import CommandFailed, Diverged, InvalidCall, MismatchedMachine, Rejected
 from rsm.executor import CHECKPOINT_SLOTS
@@ -254,5 +258,29 @@ def test_when_replicas_are_read_then_nothing_is_written_and_reads_share_a_round(
             assert await asyncio.gather(*(two.proxy.get() for _ in range(500))) == [3] * 500
             assert two.executor.group.applied - slots < 10
             assert two._read_number < 10
+
+    play(main())
+
+
+def test_when_a_query_is_repeated_then_it_is_answered_only_from_a_state_that_is_surely_fresh(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who holds the handler lock may have come back a moment ago, with a log it has not executed yet."""
+
+    async def main() -> None:
+        async with group_of(Counter) as (one, *_):
+            loop = asyncio.get_running_loop()
+            answered: asyncio.Future[list[Reply]] = loop.create_future()
+            fresh: asyncio.Future[None] = loop.create_future()
+            monkeypatch.setattr(one, "_reply", answered.set_result)
+            monkeypatch.setattr(one, "_read", lambda: fresh)
+            ask = one._language.encode_query(one.catalogue.query("get").bind((), {}))
+            one._listen([CallRepeated(Call(SiteId(999), 1, 1, "127.0.0.1:9", 1, 0), ask)])
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert not answered.done()
+            fresh.set_result(None)
+            (reply,) = await answered
+            assert reply.ts == one.executor.applied
 
     play(main())
