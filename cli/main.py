@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from cli.bench import app as bench
+from cli.chaos import chaos
 from cli.demo import demo
 from cli.explore import explore
 from cli.fuzz import fuzz
@@ -43,6 +44,7 @@ app.command()(init)
 app.command()(replica)
 app.command()(status)
 app.command()(call)
+app.command()(chaos)
 app.command()(explore)
 app.command()(fuzz)
 app.command()(sim)
