@@ -10,6 +10,9 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("rsm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("rsm")
 
+# Consoles look at it once, when their module is loaded: no test may depend on which was loaded first.
+os.environ["COLUMNS"] = "200"
+
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
 
 
