@@ -48,6 +48,7 @@ class ClientConfig(BaseSettings):
     insecure: bool = False
     outstanding_max: Annotated[int, Field(ge=1)] = 4096
     message_bytes_max: Annotated[int, Field(ge=64)] = 1 << 20
+    ring: Annotated[dict[str, Any], Field(description="Settings of the ordering engine.")] = {}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -76,12 +77,12 @@ class Client(Generic[M]):
 
     async def open(self) -> None:
         config = self.config
-        engine = Config(
-            group=config.group,
-            contacts=config.replicas,
-            packet_bytes=default_packet_bytes(config.replicas[0]),
-            call_messages=config.outstanding_max,
-        )
+        settings: dict[str, Any] = {
+            "packet_bytes": default_packet_bytes(config.replicas[0]),
+            "call_messages": config.outstanding_max,
+            **config.ring,
+        }
+        engine = Config(group=config.group, contacts=config.replicas, **settings)
         self._caller = await CallerDriver.open(
             engine,
             self._listen,

@@ -14,6 +14,8 @@ from tests.rsm.machines import Counter
 from tests.rsm.test_replica import play
 
 CALLS = 25
+# So patient that nothing is asked twice: an answer that is given again needs no sync.
+PATIENT = {"rto_min_ms": 10_000, "rto_max_ms": 20_000, "suspect_ms": 30_000, "slow_ms": 40_000}
 TRACED = "trace=sendto,sendmsg,sendmmsg,recvfrom,recvmsg,fdatasync,fsync"
 
 
@@ -51,7 +53,8 @@ def test_when_a_command_is_answered_then_log_and_claim_were_synced_before(
     ports: list[str] = []
 
     async def main() -> None:
-        config = ClientConfig(group="tested", replicas=(address,), key_file=directory / "g" / "group.key")
+        key = directory / "g" / "group.key"
+        config = ClientConfig(group="tested", replicas=(address,), key_file=key, ring=PATIENT)
         client = Client(Counter, config)
         await client.open()
         ports.append(client.address.rpartition(":")[2])
