@@ -49,7 +49,7 @@ class Cluster:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.addresses = [f"127.0.0.1:{port}" for port in _free_ports(SITES)]
+        self.addresses = [f"127.0.0.1:{port}" for port in free_ports(SITES)]
         write_group(directory, self.addresses, "demo", durable=True)
         self.running: dict[int, Process] = {}
 
@@ -83,7 +83,7 @@ class Cluster:
         await asyncio.gather(*(process.wait() for process in self.running.values()))
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Held together, so that they differ; they may be taken before a replica gets there, which it says."""
     taken = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
     try:

@@ -37,9 +37,9 @@ from ordering.events import PacketsReceived, TimerFired
 from ordering.naming import group_id
 from ordering.packets import Packet
 from ordering.sealing import Keyring
-from ordering.transports.addresses import Address, Endpoint, numeric_sockaddr, parse_address, parse_endpoint
+from ordering.transports.addresses import Address, Endpoint, parse_address
 from ordering.transports.routes import Routes
-from ordering.transports.udp import BUFFER_BYTES, UdpSocket, bound_socket
+from ordering.transports.udp import BUFFER_BYTES, UdpSocket, socket_at
 from ordering.views import Member, SiteId
 from ordering.wire import Wire
 
@@ -84,12 +84,7 @@ class CallerDriver:
     ) -> Self:
         """``bind`` is found out where it is not given: the address of this host that faces the group."""
         check_security(keyring, insecure=insecure)
-        endpoint = parse_endpoint(bind, "bind") if bind else await _facing(config)
-        family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
-        place = numeric_sockaddr(endpoint, family)
-        if place is None:
-            raise ConfigurationError(f"bind: {bind!r} is no IP address; name an interface by its address")
-        sock = bound_socket(family, place)
+        sock, endpoint = socket_at(bind or str(await _facing(config)))
         address = Address(Endpoint(endpoint.host, sock.getsockname()[1]), None)
         return cls(config, UdpSocket(sock, buffer_bytes), address, keyring, listener)
 

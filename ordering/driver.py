@@ -42,7 +42,7 @@ from ordering.packets import Packet
 from ordering.records import Ledger
 from ordering.sealing import Keyring
 from ordering.statistics import DriverStats, Stalls
-from ordering.transports.addresses import Address, Endpoint, numeric_sockaddr, parse_endpoint
+from ordering.transports.addresses import Address, Endpoint, parse_endpoint
 from ordering.transports.multicast import (
     NO_BOOT,
     MulticastSettings,
@@ -52,7 +52,7 @@ from ordering.transports.multicast import (
     try_out,
 )
 from ordering.transports.routes import Routes
-from ordering.transports.udp import BUFFER_BYTES, UdpSocket, bound_socket
+from ordering.transports.udp import BUFFER_BYTES, UdpSocket, socket_at
 from ordering.twins import BOOT_BYTES
 from ordering.views import Member, SiteId
 from ordering.wire import Wire
@@ -116,18 +116,13 @@ class Driver:
     ) -> Self:
         """Listen at ``bind``. ``advertise`` is what others reach it by, where that differs."""
         check_security(keyring, insecure=insecure)
-        endpoint = parse_endpoint(bind, "bind")
-        family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
-        place = numeric_sockaddr(endpoint, family)
-        if place is None:
-            raise ConfigurationError(f"bind: {bind!r} is no IP address; name an interface by its address")
         listening = None
-        sock = bound_socket(family, place)
+        sock, endpoint = socket_at(bind)
         try:
             address = _own_address(endpoint, sock, advertise, multicast)
             if multicast is not None:
                 prepare_sender(sock, multicast)
-                listening = UdpSocket(listening_socket(multicast, family), buffer_bytes)
+                listening = UdpSocket(listening_socket(multicast, sock.family), buffer_bytes)
                 sock.setblocking(False)
                 await try_out(sock, listening.sock, multicast)
             driver = cls(UdpSocket(sock, buffer_bytes), listening, address, keyring, multicast)

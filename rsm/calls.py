@@ -8,27 +8,20 @@ loop travel together. The replies come from this replica's own executor.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from ordering.errors import MessageTooLarge, NotMember, Overloaded, SubmitError
 from rsm import envelope
 from rsm.errors import OutcomeUnknown, Refusal, Refused, RsmError
-from rsm.sessions import Kept
+from rsm.sessions import Answer
 
 BATCH_MESSAGES: Final = 4096
 BATCH_BYTES: Final = 4 * 1024 * 1024
-OPEN_RETRY_SECONDS: Final = 0.05
+RETRY_SECONDS: Final = 0.05
 _TOO_LARGE: Final = "the call has {} bytes, message_bytes_max allows {}; nothing was sent"
 _SESSION_UNKNOWN: Final = envelope.REFUSED[Refusal.SESSION_UNKNOWN]
 
 Submit: TypeAlias = Callable[[Sequence[bytes]], int]
-
-
-class Answer(NamedTuple):
-    """Where a message was applied, and the reply to it."""
-
-    ts: int
-    reply: bytes
 
 
 class Call:
@@ -71,17 +64,14 @@ class Calls:
         self._sent: dict[int, Call] = {}  # by sequence number
         self._barrier: asyncio.Future[Answer] | None = None
         self._flushing: asyncio.Handle | None = None
-        self._blocked = True  # no membership, or no room in its window
+        self._paused = True  # there is no membership
+        self._blocked = False  # nothing is taken at present: a full window, a place that is not there yet
         self._most = BATCH_MESSAGES  # that the window has lately had room for at once
         self._over: Exception | None = None
 
     @property
     def outstanding(self) -> int:
         return len(self._outbox) + len(self._sent)
-
-    @property
-    def session(self) -> int:
-        return self._session
 
     # -- the application's side ------------------------------------------------------------------
 
@@ -118,7 +108,7 @@ class Calls:
         return call.future
 
     def _soon(self) -> None:
-        if self._flushing is None and not self._blocked:
+        if self._flushing is None and not (self._paused or self._blocked):
             self._flushing = self._loop.call_soon(self.flush)
 
     # -- the group's side ------------------------------------------------------------------------
@@ -135,15 +125,15 @@ class Calls:
             first = _quiet(Call(None, announcement, self._loop.create_future()))
             first.must = True
             self._outbox.appendleft(first)
-        self._blocked = False
+        self._paused = self._blocked = False
         self.flush()
 
     def pause(self) -> None:
-        """The membership is over; what was sent may still have been ordered."""
-        self._blocked = True
+        """The membership is over, and everything waits for the next. What was sent may have been ordered."""
+        self._paused = True
 
     def unblock(self) -> None:
-        """There is room in the window again."""
+        """There may be room in the window again."""
         if self._blocked:
             self._blocked = False
             self.flush()
@@ -151,7 +141,7 @@ class Calls:
     def flush(self) -> None:
         """Send what waits, as far as the window has room."""
         self._flushing = self._barrier = None
-        while self._outbox and not self._blocked:
+        while self._outbox and not (self._paused or self._blocked):
             if not self._session and self._outbox[0].command is not None and not self._open_session():
                 return
             batch = self._take_batch()
@@ -163,6 +153,11 @@ class Calls:
                 self._outbox.extendleft(reversed(batch))
                 self._blocked = len(batch) == 1
                 self._most = max(len(batch) // 2, 1)
+            except NotMember:  # the engine knows before we are told; perhaps not before it has sent some
+                for call in batch:
+                    call.tries += 1
+                self._outbox.extendleft(reversed(batch))
+                self._try_later()
             except SubmitError as error:
                 self._refuse_all([*batch, *self._outbox], error)
             else:
@@ -192,7 +187,7 @@ class Calls:
             self._session = envelope.session_of(future.result().reply)
         except (Refused, OutcomeUnknown, SubmitError):  # not ready, or no answer: who waits for it still does
             if self._over is None:
-                self._loop.call_later(OPEN_RETRY_SECONDS, self.flush)
+                self._loop.call_later(RETRY_SECONDS, self.flush)
             return
         except RsmError:  # this replica is over
             return
@@ -234,8 +229,11 @@ class Calls:
         self._outbox = deque(call for call in calls if call.must)
         self._refuse([call for call in calls if not call.must], error)
         if self._outbox:
-            self._blocked = True
-            self._loop.call_later(OPEN_RETRY_SECONDS, self.unblock)
+            self._try_later()
+
+    def _try_later(self) -> None:
+        self._blocked = True
+        self._loop.call_later(RETRY_SECONDS, self.unblock)
 
     def _refuse(self, batch: list[Call], error: SubmitError) -> None:
         """The ring takes none of it. What was never sent before was surely not executed."""
@@ -291,7 +289,7 @@ class Calls:
         if not call.future.done():
             call.future.set_exception(OutcomeUnknown("the session ended before the call could be repeated"))
 
-    def reconcile(self, reply_to: Callable[[int, int], Kept | None]) -> None:
+    def reconcile(self, reply_to: Callable[[int, int], Answer | None]) -> None:
         """A state was taken over: what it contains of ours will not be delivered here any more. Of the rest
         nobody knows: it may have been refused there. So it is sent again, as it was."""
         again: list[Call] = []
@@ -303,7 +301,7 @@ class Calls:
                 continue
             self._forget(call)
             if not call.future.done():
-                call.future.set_result(Answer(*kept))
+                call.future.set_result(kept)
         self._outbox.extendleft(reversed(again))
         self._soon()
 
@@ -323,7 +321,7 @@ class Calls:
 
     def fail(self, error: Exception) -> None:
         """This replica is over. Of what was sent the outcome is unknown."""
-        self._blocked, self._over = True, error
+        self._paused, self._over = True, error
         unknown = OutcomeUnknown(f"this replica has stopped before the answer came: {error}")
         for call in [*self._sent.values(), *self._outbox]:
             if not call.future.done():

@@ -19,17 +19,17 @@ from typing import Annotated, Any, Generic, Self, TypeVar
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from ordering import Config
 from ordering.caller import CallRequested
 from ordering.caller_driver import CallerDriver, Outcome
 from ordering.effects import CallAnswered, CallFailed
 from ordering.transports.addresses import default_packet_bytes
-from rsm.calls import Answer, Calls
-from rsm.config import HANDLER, read_keyring
+from rsm.calls import Calls
+from rsm.config import HANDLER, check_ring, engine_config, read_keyring
 from rsm.envelope import Language
 from rsm.errors import OutcomeUnknown, RsmError
 from rsm.methods import Catalogue, Method
 from rsm.proxy import Consistency, Proxy, Reading
+from rsm.sessions import Answer
 from rsm.state_machine import StateMachine
 
 M = TypeVar("M", bound=StateMachine)
@@ -54,6 +54,7 @@ class ClientConfig(BaseSettings):
     def _check(self) -> Self:
         if self.key_file is None and not self.insecure:
             raise ValueError("key_file: there is none; name the group's, or set insecure")
+        check_ring(self.ring)
         return self
 
 
@@ -77,12 +78,12 @@ class Client(Generic[M]):
 
     async def open(self) -> None:
         config = self.config
-        settings: dict[str, Any] = {
-            "packet_bytes": default_packet_bytes(config.replicas[0]),
-            "call_messages": config.outstanding_max,
-            **config.ring,
-        }
-        engine = Config(group=config.group, contacts=config.replicas, **settings)
+        engine = engine_config(
+            {"packet_bytes": default_packet_bytes(config.replicas[0]), **config.ring},
+            group=config.group,
+            contacts=config.replicas,
+            call_messages=config.outstanding_max,
+        )
         self._caller = await CallerDriver.open(
             engine,
             self._listen,

@@ -81,9 +81,7 @@ class ReplicaConfig(BaseSettings):
             raise ValueError('mode: "memory" writes nothing; leave out data and database, or say "durable"')
         if self.key_file is None and not self.insecure:
             raise ValueError("key_file: there is none; make one with `openssl rand -hex 32`, or set insecure")
-        unknown = set(self.ring) - set(Config.__struct_fields__)
-        if unknown:
-            raise ValueError(f"ring: {', '.join(sorted(unknown))}: no such settings of the ordering engine")
+        check_ring(self.ring)
         return self
 
     def keyring(self) -> Keyring | None:
@@ -95,21 +93,28 @@ class ReplicaConfig(BaseSettings):
     def engine(self, founders: tuple[str, ...], contacts: tuple[str, ...]) -> Config:
         """The ordering engine's settings."""
         parse_endpoint(self.bind, "bind")
-        settings: dict[str, Any] = {"packet_bytes": default_packet_bytes(self.bind), **self.ring}
-        try:
-            return msgspec.convert(
-                {
-                    **settings,
-                    "group": self.group,
-                    "founders": founders,
-                    "contacts": contacts,
-                    "durable": self.mode == "durable",
-                    "message_bytes_max": self.message_bytes_max,
-                },
-                Config,
-            )
-        except msgspec.ValidationError as error:
-            raise ConfigurationError(f"ring: {error}") from None
+        return engine_config(
+            {"packet_bytes": default_packet_bytes(self.bind), **self.ring},
+            group=self.group,
+            founders=founders,
+            contacts=contacts,
+            durable=self.mode == "durable",
+            message_bytes_max=self.message_bytes_max,
+        )
+
+
+def check_ring(ring: dict[str, Any]) -> None:
+    unknown = set(ring) - set(Config.__struct_fields__)
+    if unknown:
+        raise ValueError(f"ring: {', '.join(sorted(unknown))}: no such settings of the ordering engine")
+
+
+def engine_config(ring: dict[str, Any], **fixed: Any) -> Config:
+    """``ring`` is what somebody has written down; ``fixed`` is decided elsewhere."""
+    try:
+        return msgspec.convert({**ring, **fixed}, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"ring: {error}") from None
 
 
 def read_keyring(path: Path | None) -> Keyring | None:

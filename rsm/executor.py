@@ -22,7 +22,7 @@ from rsm.envelope import REFUSED, Activate, Announce, Barrier, Checkpoint, Close
 from rsm.errors import Diverged, Halted, MismatchedMachine, Refusal, Rejected, StateLost
 from rsm.journal import Journal
 from rsm.methods import Catalogue
-from rsm.sessions import Kept, Session, SessionLimits, Sessions
+from rsm.sessions import Answer, Session, SessionLimits, Sessions
 from rsm.state_machine import Context, GroupView, StateMachine
 
 FORMAT: Final = 1
@@ -72,9 +72,8 @@ class Executor:
         self.journal = Journal(ignored=("_context",))
         self._adopt()
         self._failure = b""  # stands for the reply in the digest
-        self.repeats: dict[
-            int, int
-        ] = {}  # of the last delivery: slots of requests executed before, and where
+        # Of the last delivery: slots of requests that were executed before, and where.
+        self.repeats: dict[int, int] = {}
         self.own_checkpoints: dict[int, int] = {}
         self._checkpoint_at = CHECKPOINT_SLOTS
         self._recent: deque[tuple[list[int], list[bytes]]] = deque()
@@ -170,7 +169,7 @@ class Executor:
         chain = self.group.view.chain if self.group.view is not None else 0
         return (ts + int.from_bytes(blake2b(str(chain).encode(), digest_size=8).digest())) % (1 << 63)
 
-    def _repeated(self, found: Kept | Refusal, ts: int) -> bytes:
+    def _repeated(self, found: Answer | Refusal, ts: int) -> bytes:
         if isinstance(found, Refusal):
             return REFUSED[found]
         self.repeats[ts] = found.ts

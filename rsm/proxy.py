@@ -15,9 +15,9 @@ from typing import Any, Protocol, Self
 import msgspec
 
 from rsm import envelope
-from rsm.calls import Answer
 from rsm.errors import OutcomeUnknown
 from rsm.methods import Catalogue, Method
+from rsm.sessions import Answer
 
 
 class Consistency(StrEnum):
@@ -90,8 +90,9 @@ class Proxy:
             method = catalogue.command(name)
 
             async def tell(*args: Any, **kwargs: Any) -> Any:
-                command = method.bind(args, kwargs)
-                answer = await self._in_time(self._backend.execute(command), method)
+                pending = self._backend.execute(method.bind(args, kwargs))
+                hurried = self._options.timeout is not None
+                answer = await (self._in_time(pending, method) if hurried else pending)
                 return method.decode_result(envelope.value_of(answer.reply))
 
             bound = tell

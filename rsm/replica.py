@@ -55,18 +55,20 @@ from ordering.transports.addresses import parse_address, parse_endpoint
 from ordering.transports.bulk_tcp import BulkServer, BulkStream, serve_bulk
 from ordering.views import Member
 from rsm import envelope, transfer
-from rsm.calls import Answer, Calls
+from rsm.calls import Calls
 from rsm.config import ReplicaConfig
 from rsm.disk import Came, Disk
 from rsm.envelope import Checkpoint, Language, too_large
-from rsm.errors import Diverged, Halted, MachineError, RsmError
+from rsm.errors import Diverged, Halted, MachineError, OutcomeUnknown, RsmError
 from rsm.executor import Executor
 from rsm.intake import Intake
 from rsm.locks import Grant, Locks
 from rsm.methods import Catalogue, Method
 from rsm.proxy import Consistency, Proxy, Reading
+from rsm.reading import Reads
+from rsm.sessions import Answer
 from rsm.state_machine import StateMachine
-from rsm.status import MemberStatus, ReplicaStatus, Standing
+from rsm.status import ReplicaStatus, Standing, members_of
 from rsm.storage.errors import StorageError
 from rsm.transfer import Offer, Peer, Results, StateWanted
 
@@ -99,6 +101,7 @@ class Replica(Generic[M]):
         self._bulk: BulkServer
         self._calls: Calls
         self._locks: Locks
+        self._reads: Reads
         self._group: Group | None = None
         self._intake = Intake(self._new_executor(), ready=False)
         self._addresses: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
@@ -107,10 +110,6 @@ class Replica(Generic[M]):
         self._wanted: RequestState | None = None
         self._disk_error: StorageError | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._reads: dict[int, asyncio.Future[None]] = {}  # rounds that were asked for
-        self._read_ready: list[int] = []
-        self._read_next: asyncio.Future[None] | None = None  # of those who read in this turn of the loop
-        self._read_number = 0
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # until so much is applied
         self._over: asyncio.Future[None]
         self._disk: Disk | None = None
@@ -139,7 +138,7 @@ class Replica(Generic[M]):
 
     async def open(self) -> None:
         """Take address and port, the same number for UDP and TCP; ``address`` is known from here on."""
-        loop = asyncio.get_running_loop()
+        self._prepare(asyncio.get_running_loop())
         asked = parse_endpoint(self.config.bind, "bind")
         for attempt in range(1, _PORT_TRIES + 1):
             self._driver = await self._driver_type.open(
@@ -166,6 +165,10 @@ class Replica(Generic[M]):
                 self._driver.close()
                 await self._bulk.close()
                 raise
+        self._opened = True
+
+    def _prepare(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Before the first stranger can ask how we stand."""
         self._over = loop.create_future()
         self._over.add_done_callback(lambda over: over.cancelled() or over.exception())
         self._calls = Calls(
@@ -175,8 +178,8 @@ class Replica(Generic[M]):
             outstanding_max=self.config.outstanding_max,
             bytes_max=self.config.message_bytes_max,
         )
+        self._reads = Reads(self._ask_read, loop)
         self._locks = Locks(self._tell_lock, loop)
-        self._opened = True
 
     @property
     def address(self) -> str:
@@ -203,6 +206,10 @@ class Replica(Generic[M]):
                 await asyncio.shield(self._calls.barrier())
             except NoPrimary:
                 await asyncio.sleep(TRANSFER_RETRY_SECONDS)
+            except (NotMember, OutcomeUnknown):
+                if self._over.done():
+                    await self._over  # raises why
+                raise
             else:
                 return
 
@@ -287,7 +294,7 @@ class Replica(Generic[M]):
                 self._apply()  # what was delivered before it, in this very list
                 self._answer_again(call, message)
             case ReadReady(numbers):
-                self._read_ready += numbers
+                self._reads.ready(numbers)
             case LockGranted() | LockLost() | LockRefused():
                 self._locks.hear(notice)
             case Persist(seq, records):
@@ -320,9 +327,7 @@ class Replica(Generic[M]):
         self._announced = True
         if member.site in installed.view.electorate and self._wanted is None:
             self._intake.ready = True  # a voter from the start: this is the group's birth
-        self._read_ready.clear()
-        for number in self._reads:  # what was asked before has no answer any more
-            self._group.handle(ReadRequested(number))
+        self._reads.begin_membership()
         self._calls.begin(self.executor.announcement(member.boot, self.config.limits()))
 
     def _apply(self) -> None:
@@ -343,8 +348,8 @@ class Replica(Generic[M]):
         if self._unsaved >= self.config.snapshot_bytes:
             self._unsaved = 0
             self._spawn(self._save_snapshot())
-        if self._read_ready and self._intake.ready:
-            self._end_reads()
+        if self._intake.ready:
+            self._reads.end()
         if self._waiting:
             applied = self.executor.applied
             for ts, future in self._waiting:
@@ -365,11 +370,7 @@ class Replica(Generic[M]):
     def _reply(self, replies: list[Reply]) -> None:
         """What does not fit a packet is said to be too large; the command was executed all the same."""
         assert self._group is not None
-        most = REPLY_BYTES_MAX
-        for place, reply in enumerate(replies):
-            if len(reply.payload) > most:
-                replies[place] = Reply(reply.call, reply.ts, too_large(len(reply.payload), most))
-        self._group.handle(ReplyRequested(tuple(replies)))
+        self._group.handle(ReplyRequested(tuple(map(_fitting, replies))))
 
     def _answer_again(self, call: Call, message: bytes) -> None:
         """What was executed has its reply in the session. A query is read once more: where in the order it
@@ -416,8 +417,11 @@ class Replica(Generic[M]):
             elif theirs:
                 found.append(f"from {address} at no slot that both remember")
         said = "; ".join(found) or "no other replica could be asked"
-        if error.alone and self._disk is not None:  # it comes back as new (R17)
-            await self._disk.wipe()
+        try:
+            if error.alone and self._disk is not None:  # it comes back as new (R17)
+                await self._disk.wipe()
+        except StorageError as failure:
+            said += f"; its disk could not be emptied: {failure}"
         self._fail(
             Diverged(
                 f"{error}; the first result that differs {said}. A command of {self.catalogue.name} depends"
@@ -430,13 +434,10 @@ class Replica(Generic[M]):
     def _stop_serving(self, error: Exception) -> None:
         self._intake.ready = False
         self._calls.fail(error)
+        self._reads.fail(error)
         self._locks.interrupted()
         for _, future in self._waiting:
             future.cancel()
-        for read in self._reads.values():
-            if not read.done():
-                read.set_exception(NotMember(f"this replica has stopped: {error}"))
-        self._reads.clear()
 
     def _fail(self, error: Exception) -> None:
         """This replica is over; it does not come back by itself."""
@@ -588,7 +589,7 @@ class Replica(Generic[M]):
             outstanding=self._calls.outstanding,
             age_s=0.0 if group is None or group.is_over else group.majority_age_ns() / 1e9,
             why="" if failure is None else str(failure),
-            members=self._members(),
+            members=members_of(agreed),
         )
 
     def _standing(self) -> Standing:
@@ -599,20 +600,6 @@ class Replica(Generic[M]):
         if self._wanted is not None:
             return Standing.FETCHING
         return Standing.SERVING if self._intake.ready and self._announced else Standing.STARTING
-
-    def _members(self) -> list[MemberStatus]:
-        agreed, view = self.executor.group, self.executor.group.view
-        return [
-            MemberStatus(
-                site=f"{site:x}",
-                address=address,
-                voter=site in view.electorate,
-                in_ring=site in view.ring,
-                version=max(agreed.announced[site].signatures, default=0) if site in agreed.announced else 0,
-            )
-            for site, address in (view.addresses if view is not None else {}).items()
-            if view is not None
-        ]
 
     # -- calls of this process -------------------------------------------------------------------
 
@@ -655,37 +642,21 @@ class Replica(Generic[M]):
         return Reading(executor.query(bound), executor.applied, age)
 
     def _read(self) -> "asyncio.Future[None]":
-        """Done when everything is executed here that was answered to anybody before (R11). Who asks in one
-        turn of the event loop shares it."""
-        if self._over.done():
-            raise NotMember("this replica takes no calls any more")
         group = self._group
         if group is not None and not group.is_over and self._announced:
             age_ms = group.majority_age_ns() // MS
             if age_ms > self._minority_ms:
                 raise NoPrimary(f"no majority was heard for {age_ms} ms; read stale, or ask another replica")
-        if self._read_next is None:
-            loop = asyncio.get_running_loop()
-            self._read_next = loop.create_future()
-            self._read_next.add_done_callback(lambda done: done.cancelled() or done.exception())
-            loop.call_soon(self._ask_read)
-        return self._read_next
+        return self._reads.read()
 
-    def _ask_read(self) -> None:
+    def _ask_read(self, number: int) -> None:
         """Where this is no member yet, it is asked when it is."""
-        future, self._read_next = self._read_next, None
-        assert future is not None
-        if self._over.done():
-            future.set_exception(NotMember("this replica has stopped"))
-            return
-        self._read_number += 1
-        self._reads[self._read_number] = future
         if self._group is not None and self._announced and not self._group.is_over:
-            self._group.handle(ReadRequested(self._read_number))
+            self._group.handle(ReadRequested(number))
 
-    def _end_reads(self) -> None:
-        for number in self._read_ready:
-            future = self._reads.pop(number, None)
-            if future is not None and not future.done():
-                future.set_result(None)
-        self._read_ready.clear()
+
+def _fitting(reply: Reply) -> Reply:
+    size = len(reply.payload)
+    if size <= REPLY_BYTES_MAX:
+        return reply
+    return Reply(reply.call, reply.ts, too_large(size, REPLY_BYTES_MAX))

@@ -22,7 +22,7 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True):
     reply_bytes_max: int = 16 * 1024 * 1024
 
 
-class Kept(NamedTuple):
+class Answer(NamedTuple):
     """A reply, and where the request was executed."""
 
     ts: int
@@ -36,7 +36,7 @@ class Session(msgspec.Struct):
     used_at: int
     acknowledged: int = 0
     reply_bytes: int = 0
-    replies: dict[int, "Kept"] = {}
+    replies: dict[int, "Answer"] = {}
 
     def acknowledge(self, number: int) -> None:
         """Forget the oldest replies up to ``number``. One that was executed out of turn may stay behind a
@@ -47,7 +47,7 @@ class Session(msgspec.Struct):
             self.reply_bytes -= len(replies.pop(first).reply)
 
     def keep(self, number: int, ts: int, reply: bytes) -> None:
-        self.replies[number] = Kept(ts, reply)
+        self.replies[number] = Answer(ts, reply)
         self.reply_bytes += len(reply)
 
 
@@ -84,7 +84,7 @@ class Sessions:
                 return
             self.close(oldest.id)
 
-    def use(self, session: int, number: int, acknowledged: int, time: int) -> Session | Kept | Refusal:
+    def use(self, session: int, number: int, acknowledged: int, time: int) -> Session | Answer | Refusal:
         """The session, if the request is new and may be executed; else its reply, or why there is none."""
         found = self._latest
         if found is None or found.id != session or found.used_at != time:
@@ -106,7 +106,7 @@ class Sessions:
             return Refusal.SESSION_FULL
         return found
 
-    def reply_to(self, session: int, number: int) -> Kept | None:
+    def reply_to(self, session: int, number: int) -> Answer | None:
         """What was answered, without touching anything."""
         found = self._open.get(session)
         return None if found is None else found.replies.get(number)

@@ -4,6 +4,8 @@ from enum import StrEnum
 
 import msgspec
 
+from rsm.executor import Group
+
 
 class Standing(StrEnum):
     STARTING = "starting"
@@ -43,3 +45,20 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     age_s: float = 0.0
     why: str = ""  # it halted
     members: list[MemberStatus] = []
+
+
+def members_of(agreed: Group) -> list[MemberStatus]:
+    """The view that the group has agreed on, and what each member has announced."""
+    view = agreed.view
+    if view is None:
+        return []
+    return [
+        MemberStatus(
+            site=f"{site:x}",
+            address=address,
+            voter=site in view.electorate,
+            in_ring=site in view.ring,
+            version=max(agreed.announced[site].signatures, default=0) if site in agreed.announced else 0,
+        )
+        for site, address in view.addresses.items()
+    ]

@@ -15,7 +15,7 @@ from typing import Final
 from ordering.codec import Datagram
 from ordering.errors import ConfigurationError
 from ordering.statistics import SocketStats
-from ordering.transports.addresses import Sockaddr, reason_of
+from ordering.transports.addresses import Endpoint, Sockaddr, numeric_sockaddr, parse_endpoint, reason_of
 
 log = logging.getLogger(__name__)
 
@@ -150,6 +150,16 @@ class UdpSocket:
         except (OSError, ValueError):
             return SocketStats(receive, send, None, None)
         return SocketStats(receive, send, memory[0], memory[8])
+
+
+def socket_at(bind: str) -> tuple[socket.socket, Endpoint]:
+    """A UDP socket at ``host:port``, and what was asked for."""
+    endpoint = parse_endpoint(bind, "bind")
+    family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
+    place = numeric_sockaddr(endpoint, family)
+    if place is None:
+        raise ConfigurationError(f"bind: {bind!r} is no IP address; name an interface by its address")
+    return bound_socket(family, place), endpoint
 
 
 def bound_socket(family: socket.AddressFamily, sockaddr: Sockaddr, *, shared: bool = False) -> socket.socket:

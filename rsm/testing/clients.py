@@ -16,10 +16,11 @@ from ordering.config import MS
 from ordering.errors import MessageTooLarge, SubmitError
 from ordering.simulator.cluster import Cluster
 from rsm import envelope
-from rsm.calls import Answer, Call
+from rsm.calls import Call
 from rsm.errors import CallError, InvalidCall, Refusal, Refused, RsmError
 from rsm.linearizability import NEVER, RAW, Operation, Outcome, describe_call, outcome_of
 from rsm.methods import Catalogue
+from rsm.sessions import Answer
 from rsm.testing.hosting import Host
 
 PATIENCE: Final = 400 * MS

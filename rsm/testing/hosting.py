@@ -37,13 +37,13 @@ from ordering.simulator.cluster import Cluster
 from ordering.simulator.disk import Snapshot
 from ordering.simulator.process import Process, Replica
 from ordering.views import Member
-from rsm.calls import Answer, Call, Calls
+from rsm.calls import Call, Calls
 from rsm.envelope import Language
 from rsm.errors import Halted
 from rsm.executor import Executor
 from rsm.intake import Intake
 from rsm.methods import Catalogue
-from rsm.sessions import SessionLimits
+from rsm.sessions import Answer, SessionLimits
 
 if TYPE_CHECKING:
     from rsm.testing.judge import Judge

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from cli.demo import free_ports
 from cli.main import app
 
 ROOT = Path(__file__).parents[2]
@@ -49,13 +49,7 @@ def first_line(process: "subprocess.Popen[str]") -> str:
 
 
 def free_addresses(count: int) -> list[str]:
-    taken = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
-    for each in taken:
-        each.bind(("127.0.0.1", 0))
-    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in taken]
-    for each in taken:
-        each.close()
-    return addresses
+    return [f"127.0.0.1:{port}" for port in free_ports(count)]
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import pytest
 
 from ordering.errors import MessageTooLarge, NoPrimary, NotMember, Overloaded, SubmitError
 from rsm import envelope
-from rsm.calls import Answer, Calls
+from rsm.calls import RETRY_SECONDS, Calls
 from rsm.errors import OutcomeUnknown, Refusal
 from rsm.methods import Catalogue
-from rsm.sessions import Kept, Session, SessionLimits, Sessions
+from rsm.sessions import Answer, Session, SessionLimits, Sessions
 from tests.rsm.machines import Counter
 
 CATALOGUE = Catalogue(Counter)
@@ -62,7 +62,7 @@ def add(number: int = 1) -> msgspec.Struct:
     return CATALOGUE.command("add").bind((number,), {})
 
 
-def state_with(session: int, replies: dict[int, Kept]) -> Sessions:
+def state_with(session: int, replies: dict[int, Answer]) -> Sessions:
     sessions = Sessions(SessionLimits())
     sessions.load([Session(session, 0, replies=replies)])
     return sessions
@@ -78,6 +78,17 @@ def play(main: Coroutine[Any, Any, None]) -> None:
 
 async def turn() -> None:
     await asyncio.sleep(0)
+
+
+async def with_one_sent() -> "tuple[Ring, asyncio.Future[Answer]]":
+    """Calls that have a session, and have sent one command in it."""
+    ring = Ring()
+    ring.calls.begin(b"announcement")
+    first = ring.calls.execute(add())
+    await turn()
+    ring.apply()
+    await turn()
+    return ring, first
 
 
 def value(future: "asyncio.Future[Answer]") -> int:
@@ -104,12 +115,7 @@ def test_when_calls_are_made_in_one_turn_then_they_travel_together_in_one_sessio
 
 def test_when_answers_have_come_then_the_next_call_acknowledges_them() -> None:
     async def main() -> None:
-        ring = Ring()
-        ring.calls.begin(b"announcement")
-        ring.calls.execute(add())
-        await turn()
-        ring.apply()
-        await turn()
+        ring, _ = await with_one_sent()
         ring.apply()
         ring.calls.execute(add())
         ring.calls.execute(add())
@@ -121,12 +127,7 @@ def test_when_answers_have_come_then_the_next_call_acknowledges_them() -> None:
 
 def test_when_a_membership_ends_then_calls_without_answer_go_out_again_as_they_were() -> None:
     async def main() -> None:
-        ring = Ring()
-        ring.calls.begin(b"announcement")
-        ring.calls.execute(add())
-        await turn()
-        ring.apply()
-        await turn()
+        ring, _ = await with_one_sent()
         second = ring.calls.execute(add())
         await turn()
         ring.calls.pause()
@@ -143,16 +144,11 @@ def test_when_a_membership_ends_then_calls_without_answer_go_out_again_as_they_w
 
 def test_when_a_state_is_taken_over_then_what_it_contains_is_answered_from_it() -> None:
     async def main() -> None:
-        ring = Ring()
-        ring.calls.begin(b"announcement")
-        opening = ring.calls.execute(add())
-        await turn()
-        ring.apply()
-        await turn()
+        ring, opening = await with_one_sent()
         later, barrier = ring.calls.execute(add()), ring.calls.barrier()
         await turn()
         before = len(ring.taken)
-        ring.calls.reconcile(state_with(500, {1: Kept(77, answer(None))}).reply_to)
+        ring.calls.reconcile(state_with(500, {1: Answer(77, answer(None))}).reply_to)
         assert opening.result().ts == 77
         await turn()
         assert ring.taken[before + 1 :] == [envelope.BARRIER], "behind the call, which may have been refused"
@@ -168,12 +164,7 @@ def test_when_a_state_is_taken_over_then_what_it_contains_is_answered_from_it() 
 
 def test_when_the_session_has_ended_then_a_call_that_was_sent_once_opens_another() -> None:
     async def main() -> None:
-        ring = Ring()
-        ring.calls.begin(b"announcement")
-        future = ring.calls.execute(add())
-        await turn()
-        ring.apply()
-        await turn()
+        ring, future = await with_one_sent()
         ring.apply(lambda read: envelope.REFUSED[Refusal.SESSION_UNKNOWN])
         await turn()
         ring.apply(lambda read: envelope.encode_reply(envelope.OkEncoded(900)))
@@ -187,12 +178,7 @@ def test_when_the_session_has_ended_then_a_call_that_was_sent_once_opens_another
 
 def test_when_the_session_of_a_call_that_was_sent_twice_has_ended_then_nothing_is_tried_again() -> None:
     async def main() -> None:
-        ring = Ring()
-        ring.calls.begin(b"announcement")
-        future = ring.calls.execute(add())
-        await turn()
-        ring.apply()
-        await turn()
+        ring, future = await with_one_sent()
         ring.calls.begin(b"again")
         ring.apply(lambda read: envelope.REFUSED[Refusal.SESSION_UNKNOWN])
         with pytest.raises(OutcomeUnknown):
@@ -203,12 +189,7 @@ def test_when_the_session_of_a_call_that_was_sent_twice_has_ended_then_nothing_i
 
 def test_when_the_window_is_full_then_calls_wait_in_order() -> None:
     async def main() -> None:
-        ring = Ring()
-        ring.calls.begin(b"announcement")
-        first = ring.calls.execute(add())
-        await turn()
-        ring.apply()
-        await turn()
+        ring, first = await with_one_sent()
         ring.apply()
         ring.error = Overloaded("full")
         futures = [ring.calls.execute(add()) for _ in range(3)]
@@ -224,12 +205,7 @@ def test_when_the_window_is_full_then_calls_wait_in_order() -> None:
 
 def test_when_there_is_no_primary_then_what_was_never_sent_is_refused_and_the_rest_unknown() -> None:
     async def main() -> None:
-        ring = Ring()
-        ring.calls.begin(b"announcement")
-        sent = ring.calls.execute(add())
-        await turn()
-        ring.apply()
-        await turn()
+        ring, sent = await with_one_sent()
         ring.error = NoPrimary("no majority")
         fresh = ring.calls.execute(add())
         await turn()
@@ -264,12 +240,7 @@ def test_when_a_call_is_too_large_then_it_alone_is_refused() -> None:
 
 def test_when_the_replica_is_over_then_every_call_has_an_end() -> None:
     async def main() -> None:
-        ring = Ring()
-        ring.calls.begin(b"announcement")
-        sent = ring.calls.execute(add())
-        await turn()
-        ring.apply()
-        await turn()
+        ring, sent = await with_one_sent()
         ring.calls.pause()
         waiting = ring.calls.execute(add())
         ring.calls.fail(NotMember("stopped"))
@@ -301,12 +272,7 @@ def test_when_reads_are_asked_for_in_one_turn_then_they_share_a_barrier() -> Non
 
 def test_when_the_session_has_ended_in_a_state_that_is_taken_over_then_the_outcome_is_unknown() -> None:
     async def main() -> None:
-        ring = Ring()
-        ring.calls.begin(b"announcement")
-        leapt = ring.calls.execute(add())
-        await turn()
-        ring.apply()
-        await turn()
+        ring, leapt = await with_one_sent()
         ring.calls.reconcile(state_with(900, {}).reply_to)
         await turn()
         ring.apply(lambda read: envelope.REFUSED[Refusal.SESSION_UNKNOWN])
@@ -317,12 +283,7 @@ def test_when_the_session_has_ended_in_a_state_that_is_taken_over_then_the_outco
 
 def test_when_a_call_was_given_up_then_later_ones_acknowledge_it() -> None:
     async def main() -> None:
-        ring = Ring()
-        ring.calls.begin(b"announcement")
-        given_up = ring.calls.execute(add())
-        await turn()
-        ring.apply()
-        await turn()
+        ring, given_up = await with_one_sent()
         given_up.cancel()
         ring.calls.begin(b"again")
         ring.calls.execute(add())
@@ -330,5 +291,43 @@ def test_when_a_call_was_given_up_then_later_ones_acknowledge_it() -> None:
         unsent.cancel()
         await turn()
         assert ring.requests == [(500, 1, 0), (500, 2, 1)]
+
+    play(main())
+
+
+@pytest.mark.parametrize("error", [NoPrimary("no majority"), NotMember("not any more")])
+def test_when_the_membership_ends_while_something_is_to_be_tried_again_then_nothing_is_lost(
+    error: SubmitError,
+) -> None:
+    async def main() -> None:
+        ring, first = await with_one_sent()
+        ring.error = error
+        ring.calls.begin(b"again")  # refused, and due again soon
+        ring.calls.pause()
+        waiting = ring.calls.execute(add())
+        ring.error = NotMember("the membership is over")
+        await asyncio.sleep(2 * RETRY_SECONDS)
+        assert not waiting.done()
+        ring.error = None
+        ring.calls.begin(b"once more")
+        ring.apply()
+        assert value(waiting) == 2
+        assert isinstance(error, NoPrimary) == isinstance(first.exception(), OutcomeUnknown)
+
+    play(main())
+
+
+def test_when_the_engine_says_first_that_this_is_no_member_then_calls_wait_for_the_next_membership() -> None:
+    async def main() -> None:
+        ring, first = await with_one_sent()
+        ring.error = NotMember("not any more")
+        second = ring.calls.execute(add())
+        await turn()
+        assert not second.done()
+        ring.calls.pause()
+        ring.error = None
+        ring.calls.begin(b"again")
+        ring.apply()
+        assert (value(first), value(second)) == (1, 2)
 
     play(main())

@@ -9,9 +9,16 @@ from typing import Any, TypeVar
 import pytest
 
 from ordering.driver import run
+from ordering.naming import group_id
+from ordering.records import Record
 from rsm.config import ReplicaConfig
+from rsm.disk import Came, Disk
+from rsm.errors import OutcomeUnknown
 from rsm.replica import Replica
-from rsm.storage.errors import StorageLocked
+from rsm.status import Standing
+from rsm.storage import Store
+from rsm.storage.errors import StorageFailed, StorageLocked
+from rsm.transfer import Peer
 from tests.rsm.machines import Counter
 
 T = TypeVar("T")
@@ -159,5 +166,64 @@ def test_when_two_processes_use_one_directory_then_the_second_is_refused(tmp_pat
                 await second.open()
             await second.stop()
             assert await cluster.replicas[0].proxy.add(1) == 1
+
+    play(main())
+
+
+def test_when_a_disk_fails_then_its_replica_halts_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every write, from one moment on: full, or broken."""
+
+    async def main() -> None:
+        async with Cluster(tmp_path) as cluster:
+            await cluster.replicas[0].proxy.add(1)
+            broken = cluster.replicas[2]
+            await broken.proxy.add(1)
+            write = Store.write
+
+            def fail(self: Store, records: tuple[Record, ...]) -> None:
+                if self.directory == broken.config.data:
+                    raise StorageFailed("no space left on device")
+                write(self, records)
+
+            monkeypatch.setattr(Store, "write", fail)
+            under_way = asyncio.ensure_future(broken.proxy.add(1))
+            with pytest.raises(StorageFailed, match="no space left"):
+                await broken.ended()
+            with pytest.raises(OutcomeUnknown):
+                await under_way
+            assert await cluster.replicas[0].proxy.add(1) in {3, 4}
+            monkeypatch.undo()
+            await cluster.stop(2)
+            await cluster.start(2)
+            await cluster.ready()
+            values = [await replica.proxy.get() for replica in cluster.replicas.values()]
+            assert len(set(values)) == 1
+
+    play(main())
+
+
+def test_when_a_replica_is_asked_how_it_stands_while_it_reads_its_disk_then_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        asked, opened = asyncio.Event(), Disk.open
+
+        async def slowly(self: Disk) -> Came:
+            await asked.wait()
+            return await opened(self)
+
+        monkeypatch.setattr(Disk, "open", slowly)
+        replica = Replica(Counter, Cluster(tmp_path).config(0))
+        opening = asyncio.ensure_future(replica.open())
+        while not hasattr(replica, "_bulk"):
+            await asyncio.sleep(0)
+        status = await Peer(replica.address, None, group_id("durable"), 1).status()
+        assert status is not None
+        assert status.standing == Standing.OUTSIDE
+        asked.set()
+        await opening
+        await replica.stop()
 
     play(main())

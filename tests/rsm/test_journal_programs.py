@@ -6,36 +6,14 @@ from bisect import insort
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sortedcontainers import SortedDict, SortedList, SortedSet
 
 from rsm.journal import ARMED, Journal
-
-
-@dataclass
-class Account:
-    balance: int = 0
-    history: list[Any] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Slotted:
-    value: Any = None
-    next: Any = None
-
-
-@dataclass(frozen=True)
-class Frozen:
-    inside: Any
-
-
-class Row(msgspec.Struct):
-    value: Any = None
+from tests.rsm.test_journal import Account, Frozen, Row, Slotted
 
 
 class Pair(NamedTuple):

@@ -169,6 +169,9 @@ def test_when_a_replica_has_another_machine_then_it_halts_and_says_so() -> None:
             with pytest.raises(MismatchedMachine, match="runs Counter, this replica has Old"):
                 await stranger.ended()
             await stranger.stop()
+            again = Replica(Old, stranger.config)
+            with pytest.raises(MismatchedMachine, match="runs Counter"):
+                await again.start()
             assert await replicas[0].proxy.add(1) == 1
 
     play(main())
@@ -257,7 +260,7 @@ def test_when_replicas_are_read_then_nothing_is_written_and_reads_share_a_round(
             slots = two.executor.group.applied
             assert await asyncio.gather(*(two.proxy.get() for _ in range(500))) == [3] * 500
             assert two.executor.group.applied - slots < 10
-            assert two._read_number < 10
+            assert two._reads.rounds < 10
 
     play(main())
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsm.errors import Refusal
-from rsm.sessions import MS, Kept, Session, SessionLimits, Sessions
+from rsm.sessions import MS, Answer, Session, SessionLimits, Sessions
 
 LIMITS = SessionLimits(session_ms=1000, sessions_max=3, requests_max=4, reply_bytes_max=100)
 
@@ -94,7 +94,7 @@ def test_whatever_order_requests_come_in_then_none_is_executed_twice(arrivals: l
             assert number > acknowledged
             runs[number] = runs.get(number, 0) + 1
             found.keep(number, 100 + number, b"%d" % number)
-        elif isinstance(found, Kept):
+        elif isinstance(found, Answer):
             assert found == (100 + number, b"%d" % number)
             assert runs[number] == 1
         else:

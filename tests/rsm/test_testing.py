@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from rsm.errors import InvalidCall, MachineError, Refusal
-from rsm.sessions import Kept, Session, Sessions
+from rsm.sessions import Answer, Session, Sessions
 from rsm.state_machine import StateMachine, command, query
 from rsm.testing import Report, simulate
 from rsm.testing.clients import calls_of
@@ -238,7 +238,7 @@ def test_when_sessions_do_not_know_repetitions_then_a_double_execution_is_found(
 ) -> None:
     def use(
         self: Sessions, session: int, number: int, acknowledged: int, time: int
-    ) -> Session | Kept | Refusal:
+    ) -> Session | Answer | Refusal:
         return self._open.get(session, Refusal.SESSION_UNKNOWN)
 
     monkeypatch.setattr(Sessions, "use", use)
@@ -266,7 +266,7 @@ def test_when_replies_are_mixed_up_then_witness_and_search_find_it(monkeypatch: 
 def test_when_queries_do_not_wait_for_the_order_then_a_stale_read_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from rsm.calls import Answer
+    from rsm.sessions import Answer
     from rsm.testing.hosting import Host
 
     def query(self: Host, bound: Any, answered: Any) -> None:

@@ -1,0 +1,72 @@
+"""Linearizable reads of a replica: who may answer from the state that is here (R11)?
+
+Who reads in one turn of the event loop shares a number, and the engine lets many numbers share a round. A
+number outlives the membership in which it was asked for: it is asked for again in the next one.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from ordering.errors import NotMember
+
+
+class Reads:
+    """``ask`` brings a number to the engine; it does nothing where this is no member."""
+
+    def __init__(self, ask: Callable[[int], None], loop: asyncio.AbstractEventLoop) -> None:
+        self._ask = ask
+        self._loop = loop
+        self._over: Exception | None = None
+        self._number = 0
+        self._asked: dict[int, asyncio.Future[None]] = {}
+        self._ready: list[int] = []
+        self._next: asyncio.Future[None] | None = None  # of those who read in this turn
+
+    @property
+    def rounds(self) -> int:
+        """How many numbers were used so far."""
+        return self._number
+
+    def read(self) -> "asyncio.Future[None]":
+        """Done when everything is executed here that was answered to anybody before."""
+        if self._over is not None:
+            raise NotMember(f"this replica takes no calls any more: {self._over}")
+        if self._next is None:
+            self._next = self._loop.create_future()
+            self._next.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._loop.call_soon(self._begin)
+        return self._next
+
+    def _begin(self) -> None:
+        future, self._next = self._next, None
+        assert future is not None
+        if self._over is not None:
+            future.set_exception(NotMember(f"this replica has stopped: {self._over}"))
+            return
+        self._number += 1
+        self._asked[self._number] = future
+        self._ask(self._number)
+
+    def begin_membership(self) -> None:
+        """What was asked before has no answer any more."""
+        self._ready.clear()
+        for number in self._asked:
+            self._ask(number)
+
+    def ready(self, numbers: Sequence[int]) -> None:
+        """The engine has delivered all they wait for; ``end`` comes when that is executed."""
+        self._ready += numbers
+
+    def end(self) -> None:
+        for number in self._ready:
+            future = self._asked.pop(number, None)
+            if future is not None and not future.done():
+                future.set_result(None)
+        self._ready.clear()
+
+    def fail(self, error: Exception) -> None:
+        self._over = error
+        for future in self._asked.values():
+            if not future.done():
+                future.set_exception(NotMember(f"this replica has stopped: {error}"))
+        self._asked.clear()
