@@ -7,13 +7,15 @@
 
 A call goes to one replica and, while no answer comes, to others, under the same number of one session: it is
 executed once. The replica that holds the handler lock answers; after a failure its successor does, from the
-replicated session.
+replicated session. What fits no datagram goes over the bulk channel (``far_calls``).
 """
 
 import asyncio
+import secrets
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from random import Random
 from typing import Annotated, Any, Generic, Self, TypeVar
 
 from pydantic import Field, model_validator
@@ -22,15 +24,19 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from ordering.caller import CallRequested
 from ordering.caller_driver import CallerDriver, Outcome
 from ordering.effects import CallAnswered, CallFailed
+from ordering.naming import group_id
+from ordering.pieces import PACKET_OVERHEAD
 from ordering.transports.addresses import default_packet_bytes
 from rsm.calls import Calls
 from rsm.config import HANDLER, check_ring, engine_config, read_keyring
-from rsm.envelope import Language
+from rsm.envelope import FETCH, Language
 from rsm.errors import OutcomeUnknown, RsmError
+from rsm.far_calls import FarCalls
 from rsm.methods import Catalogue, Method
 from rsm.proxy import Consistency, Proxy, Reading
-from rsm.sessions import Answer
+from rsm.sessions import Answer, SessionLimits
 from rsm.state_machine import StateMachine
+from rsm.transfer import Peer
 
 M = TypeVar("M", bound=StateMachine)
 T = TypeVar("T")
@@ -66,8 +72,11 @@ class Client(Generic[M]):
         self.config = config
         self.proxy = Proxy(self)
         self._language = Language(self.catalogue)
+        self._keyring = read_keyring(config.key_file)
+        self._boot = secrets.randbits(128)  # of the bulk channel
         self._caller: CallerDriver
         self._calls: Calls
+        self._far: FarCalls
 
     async def __aenter__(self) -> Proxy:
         await self.open()
@@ -87,16 +96,26 @@ class Client(Generic[M]):
         self._caller = await CallerDriver.open(
             engine,
             self._listen,
-            keyring=read_keyring(config.key_file),
+            keyring=self._keyring,
             insecure=config.insecure,
             bind=config.bind,
+        )
+        self._far = FarCalls(
+            lambda: self._calls,
+            lambda: self._caller.addresses,
+            self._peer,
+            call_ms=engine.call_ms,
+            reply_bytes_max=SessionLimits().reply_bytes_max,
+            rng=Random(self._boot),
         )
         self._calls = Calls(
             self._language,
             self._submit,
             asyncio.get_running_loop(),
             outstanding_max=config.outstanding_max,
-            bytes_max=min(config.message_bytes_max, engine.packet_bytes),
+            bytes_max=config.message_bytes_max,
+            packet_bytes=engine.packet_bytes - PACKET_OVERHEAD,
+            send_far=self._far.send,
         )
         self._calls.begin()
 
@@ -105,17 +124,24 @@ class Client(Generic[M]):
         return self._caller.address
 
     def close(self) -> None:
+        self._far.close()
         self._calls.fail(RsmError("this client was closed"))
         self._caller.close()
 
     def _submit(self, messages: Sequence[bytes]) -> int:
         return self._caller.request(CallRequested(tuple(messages), handler=HANDLER)).first_seq
 
+    def _peer(self, address: str) -> Peer:
+        return Peer(address, self._keyring, group_id(self.config.group), self._boot)
+
     def _listen(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:
             match outcome:
                 case CallAnswered(number, ts, payload, once=once):
-                    self._calls.take(number, ts, [payload], {}, once=once)
+                    if payload == FETCH and (message := self._calls.message_of(number)) is not None:
+                        self._far.send(number, message, ts)
+                    else:
+                        self._calls.take(number, ts, [payload], {}, once=once)
                 case CallFailed(number, failure):
                     self._calls.lose(number, OutcomeUnknown(f"the group gave no answer: {failure.name}"))
         self._calls.unblock()

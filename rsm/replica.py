@@ -47,7 +47,6 @@ from ordering.events import (
     SnapshotSaved,
     StateTransferred,
 )
-from ordering.multirpc import REPLY_BYTES_MAX
 from ordering.naming import group_id
 from ordering.packets import Call
 from ordering.records import Record
@@ -55,12 +54,14 @@ from ordering.transports.addresses import parse_address, parse_endpoint
 from ordering.transports.bulk_tcp import BulkServer, BulkStream, serve_bulk
 from ordering.views import Member
 from rsm import envelope, transfer
+from rsm.calls import Call as OwnCall
 from rsm.calls import Calls
 from rsm.config import ReplicaConfig
 from rsm.disk import Came, Disk
-from rsm.envelope import Checkpoint, Language, too_large
+from rsm.envelope import Checkpoint, Language
 from rsm.errors import Diverged, Halted, MachineError, OutcomeUnknown, RsmError
 from rsm.executor import Executor
+from rsm.far_calls import Desk, fitting
 from rsm.intake import Intake
 from rsm.locks import Grant, Locks
 from rsm.methods import Catalogue, Method
@@ -70,7 +71,7 @@ from rsm.sessions import Answer
 from rsm.state_machine import StateMachine
 from rsm.status import ReplicaStatus, Standing, members_of
 from rsm.storage.errors import StorageError
-from rsm.transfer import Offer, Peer, Results, StateWanted
+from rsm.transfer import CallWanted, Offer, Peer, Results, StateWanted
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +105,7 @@ class Replica(Generic[M]):
         self._reads: Reads
         self._group: Group | None = None
         self._intake = Intake(self._new_executor(), ready=False)
+        self._desk = Desk(self, self._language)
         self._addresses: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
         self._announced = False  # this membership has begun to send
         self._minority_ms = 0
@@ -368,9 +370,8 @@ class Replica(Generic[M]):
             self._reply(owed)
 
     def _reply(self, replies: list[Reply]) -> None:
-        """What does not fit a packet is said to be too large; the command was executed all the same."""
         assert self._group is not None
-        self._group.handle(ReplyRequested(tuple(map(_fitting, replies))))
+        self._group.handle(ReplyRequested(tuple(map(fitting, replies))))
 
     def _answer_again(self, call: Call, message: bytes) -> None:
         """What was executed has its reply in the session. A query is read once more: where in the order it
@@ -386,10 +387,10 @@ class Replica(Generic[M]):
 
     async def _read_again(self, call: Call, query: msgspec.Struct) -> None:
         try:
-            await asyncio.shield(self._read())
+            answer = await self.read(query)
         except (NoPrimary, NotMember):
             return  # whoever asked asks again, elsewhere
-        self._reply([Reply(call, self.executor.applied, self.executor.query(query))])
+        self._reply([Reply(call, *answer)])
 
     async def _rejoin(self) -> None:
         """As a new member, with an empty memory and an empty disk: the state comes from the others."""
@@ -543,6 +544,13 @@ class Replica(Generic[M]):
     async def _serve(self, stream: BulkStream) -> None:
         await transfer.serve(stream, self)
 
+    @property
+    def call_bytes_max(self) -> int:
+        return self.config.message_bytes_max
+
+    async def call(self, stream: BulkStream, wanted: CallWanted) -> None:
+        await self._desk.serve(stream, wanted)
+
     def results(self) -> Results:
         return self.executor.results()
 
@@ -627,6 +635,19 @@ class Replica(Generic[M]):
     def execute(self, command: Any) -> "asyncio.Future[Answer]":
         return self._calls.execute(command)
 
+    @property
+    def is_serving(self) -> bool:
+        return self._standing() is Standing.SERVING
+
+    def forward(self, message: bytes) -> OwnCall:
+        """Put a client's call on the ring, and get what it is answered."""
+        return self._calls.forward(message)
+
+    async def read(self, query: msgspec.Struct) -> Answer:
+        """A client's query, from a state that misses nothing."""
+        await asyncio.shield(self._read())
+        return Answer(self.executor.applied, self.executor.query(query))
+
     async def query(
         self, method: Method, arguments: tuple[Any, ...], named: dict[str, Any], consistency: Consistency
     ) -> Reading:
@@ -653,10 +674,3 @@ class Replica(Generic[M]):
         """Where this is no member yet, it is asked when it is."""
         if self._group is not None and self._announced and not self._group.is_over:
             self._group.handle(ReadRequested(number))
-
-
-def _fitting(reply: Reply) -> Reply:
-    size = len(reply.payload)
-    if size <= REPLY_BYTES_MAX:
-        return reply
-    return Reply(reply.call, reply.ts, too_large(size, REPLY_BYTES_MAX))

@@ -9,6 +9,9 @@
     asks      StatusWanted()
     answers   ReplicaStatus
 
+    asks      CallWanted(message, ts)         a client's call that fits no datagram, or whose answer does not
+    answers   slot and reply (``far_calls``)
+
 The bytes are verified twice: each frame of the channel is sealed, and the snapshot ends where the offer said,
 with the digest that it said.
 """
@@ -24,7 +27,7 @@ import msgspec
 from ordering.errors import BulkError
 from ordering.sealing import Keyring
 from ordering.transports.addresses import parse_address
-from ordering.transports.bulk_tcp import BulkStream, open_bulk
+from ordering.transports.bulk_tcp import DEFAULT_LIMITS, BulkLimits, BulkStream, open_bulk
 from rsm.status import ReplicaStatus
 
 log = logging.getLogger(__name__)
@@ -60,7 +63,12 @@ class StatusWanted(msgspec.Struct, frozen=True, array_like=True, tag=3):
     pass
 
 
-Question: TypeAlias = StateWanted | ResultsWanted | StatusWanted
+class CallWanted(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    message: bytes
+    ts: int = 0  # where it was executed, if that is known
+
+
+Question: TypeAlias = StateWanted | ResultsWanted | StatusWanted | CallWanted
 Results: TypeAlias = list[tuple[int, int]]
 
 
@@ -73,13 +81,18 @@ class Source(Protocol):
 
     def status(self) -> ReplicaStatus: ...
 
+    @property
+    def call_bytes_max(self) -> int: ...
+
+    async def call(self, stream: BulkStream, wanted: CallWanted) -> None: ...
+
 
 async def serve(stream: BulkStream, source: Source) -> None:
     """Answer one question."""
     question = bytearray()
     async for chunk in stream:
         question += chunk
-        if len(question) > _QUESTION_MAX:
+        if len(question) > _QUESTION_MAX + source.call_bytes_max:
             return
     try:
         wanted = msgspec.msgpack.decode(question, type=Question)
@@ -94,6 +107,8 @@ async def serve(stream: BulkStream, source: Source) -> None:
             offer = await source.offer(wanted)
             if offer is not None:
                 await _give(stream, offer)
+        case CallWanted():
+            await source.call(stream, wanted)
 
 
 async def _give(stream: BulkStream, offer: Offer) -> None:
@@ -113,17 +128,23 @@ class Peer(msgspec.Struct, frozen=True):
     keyring: Keyring | None
     group: int
     boot: int
+    limits: BulkLimits = DEFAULT_LIMITS
 
-    async def ask(self, question: Question) -> bytearray | None:
-        """Everything it answers; None if the connection broke."""
+    async def ask(self, question: Question, bytes_max: int | None = None) -> bytearray | None:
+        """Everything it answers; None if the connection broke, or it is more than ``bytes_max``."""
         host, port = parse_address(self.address).endpoint
         received = bytearray()
         try:
-            async with await open_bulk(host, port, self.keyring, group=self.group, boot=self.boot) as stream:
+            async with await open_bulk(
+                host, port, self.keyring, group=self.group, boot=self.boot, limits=self.limits
+            ) as stream:
                 await stream.send(msgspec.msgpack.encode(question))
                 await stream.finish()
                 async for chunk in stream:
                     received += chunk
+                    if bytes_max is not None and len(received) > bytes_max:
+                        stream.abort()
+                        return None
         except BulkError as error:
             log.info("%s: %s", self.address, error)
             return None

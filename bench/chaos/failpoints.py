@@ -196,6 +196,8 @@ class _Source:
         self._replica = replica
         self.results = replica.results
         self.status = replica.status
+        self.call = replica.call
+        self.call_bytes_max = replica.call_bytes_max
 
     async def offer(self, wanted: StateWanted) -> Offer | None:
         offer = await self._replica.offer(wanted)
