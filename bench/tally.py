@@ -176,20 +176,20 @@ class Caller:
             "view_changes": self.machine.views - views,
         }
 
-    async def _put(self, proxy: Proxy, watch: Stopwatch, until: int, key: int) -> None:
+    async def _put(self, proxy: Proxy[Any], watch: Stopwatch, until: int, key: int) -> None:
         put, value, clock, note = proxy.put, self.value, time.monotonic_ns, watch.note
         key %= KEYS
         while (asked := clock()) < until:
             await put(key, value)
             note(clock() - asked)
 
-    async def _add(self, proxy: Proxy, watch: Stopwatch, until: int, _: int) -> None:
+    async def _add(self, proxy: Proxy[Any], watch: Stopwatch, until: int, _: int) -> None:
         add, clock, note = proxy.add, time.monotonic_ns, watch.note
         while (asked := clock()) < until:
             await add(1)
             note(clock() - asked)
 
-    async def _get(self, proxy: Proxy, watch: Stopwatch, until: int, key: int) -> None:
+    async def _get(self, proxy: Proxy[Any], watch: Stopwatch, until: int, key: int) -> None:
         get, value, clock, note = proxy.get, self.value, time.monotonic_ns, watch.note
         key %= KEYS
         while (asked := clock()) < until:

@@ -35,7 +35,7 @@ from rsm.errors import (
     StateLost,
 )
 from rsm.locks import Grant
-from rsm.proxy import Consistency, Fresh, Proxy
+from rsm.proxy import Consistency, DetailedProxy, Fresh, Proxy, Result
 from rsm.replica import Replica
 from rsm.state_machine import Context, GroupView, Since, StateMachine, command, query
 
@@ -48,6 +48,7 @@ __all__ = [
     "ConfigurationError",
     "Consistency",
     "Context",
+    "DetailedProxy",
     "Fresh",
     "Grant",
     "GroupView",
@@ -65,6 +66,7 @@ __all__ = [
     "Rejected",
     "Replica",
     "ReplicaConfig",
+    "Result",
     "RsmError",
     "Since",
     "StateLost",

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any, Generic, Self, TypeVar
+from typing import Annotated, Any, Generic, ParamSpec, Self, TypeAlias, TypeVar, Unpack, cast
 
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -33,13 +33,15 @@ from rsm.envelope import FETCH, Language
 from rsm.errors import OutcomeUnknown, RsmError
 from rsm.far_calls import FarCalls
 from rsm.methods import Catalogue, Method
-from rsm.proxy import Consistency, Proxy, Reading
+from rsm.proxy import Changes, Consistency, DetailedProxy, Fresh, Proxy, Reading
 from rsm.sessions import Answer, SessionLimits
-from rsm.state_machine import StateMachine
+from rsm.state_machine import Marked, StateMachine
 from rsm.transfer import Peer
 
 M = TypeVar("M", bound=StateMachine)
 T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class ClientConfig(BaseSettings):
@@ -70,7 +72,7 @@ class Client(Generic[M]):
     def __init__(self, machine: type[M], config: ClientConfig) -> None:
         self.catalogue = Catalogue(machine)
         self.config = config
-        self.proxy = Proxy(self)
+        self.proxy: Proxy[M] = Proxy(self)
         self._language = Language(self.catalogue)
         self._keyring = read_keyring(config.key_file)
         self._boot = secrets.randbits(128)  # of the bulk channel
@@ -78,7 +80,7 @@ class Client(Generic[M]):
         self._calls: Calls
         self._far: FarCalls
 
-    async def __aenter__(self) -> Proxy:
+    async def __aenter__(self) -> Proxy[M]:
         await self.open()
         return self.proxy
 
@@ -177,7 +179,7 @@ class BlockingClient(Generic[M]):
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rsm-client", daemon=True)
 
-    def __enter__(self) -> "BlockingProxy":
+    def __enter__(self) -> "BlockingProxy[M]":
         self._thread.start()
         try:
             self._run(self._client.open())
@@ -202,15 +204,45 @@ class BlockingClient(Generic[M]):
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
-class BlockingProxy:
+Run: TypeAlias = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+class BlockingProxy(Generic[M]):
     """The machine's methods; each returns when its answer is here."""
 
-    def __init__(self, proxy: Proxy, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+    def __init__(self, proxy: Proxy[M], run: Run) -> None:
         self._proxy = proxy
         self._run = run
 
-    def with_options(self, **changes: Any) -> "BlockingProxy":
+    def with_options(self, **changes: Unpack[Changes]) -> "BlockingProxy[M]":
         return BlockingProxy(self._proxy.with_options(**changes), self._run)
+
+    def with_details(self) -> "BlockingDetailedProxy[M]":
+        return BlockingDetailedProxy(self._proxy.with_details(), self._run)
+
+    def call(self, method: Marked[M, P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return cast(R, self._run(self._proxy.call(method, *args, **kwargs)))
+
+    def reading(self, name: str, *args: Any, **kwargs: Any) -> Fresh[Any]:
+        return cast(Fresh[Any], self._run(self._proxy.reading(name, *args, **kwargs)))
+
+    def apply(self, data: bytes) -> bytes:
+        return cast(bytes, self._run(self._proxy.apply(data)))
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._proxy, name)
+        return lambda *args, **kwargs: self._run(method(*args, **kwargs))
+
+
+class BlockingDetailedProxy(Generic[M]):
+    """The same, and each tells where in the order it was."""
+
+    def __init__(self, proxy: DetailedProxy[M], run: Run) -> None:
+        self._proxy = proxy
+        self._run = run
+
+    def with_options(self, **changes: Unpack[Changes]) -> "BlockingDetailedProxy[M]":
+        return BlockingDetailedProxy(self._proxy.with_options(**changes), self._run)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self._proxy, name)

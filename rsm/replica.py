@@ -91,7 +91,7 @@ class Replica(Generic[M]):
     def __init__(self, machine: type[M], config: ReplicaConfig) -> None:
         self.catalogue = Catalogue(machine)
         self.config = config
-        self.proxy = Proxy(self)
+        self.proxy: Proxy[M] = Proxy(self)
         self._language = Language(self.catalogue)
         self._try_snapshot()
         self._keyring = config.keyring()
@@ -121,7 +121,7 @@ class Replica(Generic[M]):
 
     # -- life ------------------------------------------------------------------------------------
 
-    async def __aenter__(self) -> Proxy:
+    async def __aenter__(self) -> Proxy[M]:
         await self.start()
         return self.proxy
 

@@ -230,7 +230,7 @@ def test_when_more_clients_ask_than_a_replica_answers_at_once_then_all_are_answe
     async def main() -> None:
         async with group_of(Hoard) as replicas:
             clients = [client_of(replicas, Hoard) for _ in range(3 + 3 * ANSWERS_MAX // 8)]
-            proxies: list[Proxy] = [await client.__aenter__() for client in clients]
+            proxies: list[Proxy[Any]] = [await client.__aenter__() for client in clients]
             asked = [proxy.imagine(LARGE) for proxy in proxies for _ in range(10)]
             assert {len(answer) for answer in await asyncio.gather(*asked)} == {LARGE}
             for client in clients:
