@@ -55,6 +55,7 @@ from ordering.events import (
     ChangeRequested,
     Event,
     ForkRequested,
+    HoldersRequested,
     LockReleased,
     LockRequested,
     PacketsReceived,
@@ -88,6 +89,7 @@ LocalEvent: TypeAlias = (
     | LockRequested
     | LockReleased
     | ReadRequested
+    | HoldersRequested
     | WallClockSet
 )
 

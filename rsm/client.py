@@ -34,6 +34,7 @@ from rsm.errors import OutcomeUnknown, RsmError
 from rsm.far_calls import FarCalls
 from rsm.methods import Catalogue, Method
 from rsm.proxy import Changes, Consistency, DetailedProxy, Fresh, Proxy, Reading
+from rsm.quality import Held
 from rsm.sessions import Answer, SessionLimits
 from rsm.state_machine import Marked, StateMachine
 from rsm.transfer import Peer
@@ -161,6 +162,9 @@ class Client(Generic[M]):
         message = self._language.encode_query(method.bind(arguments, named))
         answer = await self._calls.send(message)
         return Reading(answer.reply, answer.ts)
+
+    async def held(self, ts: int, voters: int) -> Held | None:
+        return await self._far.held(ts, voters)
 
 
 class BlockingClient(Generic[M]):

@@ -13,6 +13,8 @@ If a connection breaks, another replica is asked the same. Whatever reaches the 
 """
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from random import Random
 from struct import Struct as Layout
@@ -28,8 +30,11 @@ from rsm.calls import Call, Calls
 from rsm.envelope import FETCH, REFUSED, Language, Unread, too_large
 from rsm.errors import OutcomeUnknown, Refusal, RsmError
 from rsm.executor import Executor
+from rsm.quality import Held
 from rsm.sessions import Answer
-from rsm.transfer import CallWanted, Peer
+from rsm.transfer import CallWanted, HoldersWanted, Peer
+
+log = logging.getLogger(__name__)
 
 ANSWERS_MAX: Final = 32  # at once, of one replica: the rest of its connections is for the others' questions
 ANSWER_SECONDS: Final = 30.0
@@ -74,36 +79,43 @@ class Host(Protocol):
 
     def forward(self, message: bytes) -> Call: ...
 
+    async def held(self, ts: int, voters: int) -> Held | None: ...
+
 
 class Desk:
-    """Answers calls that come over the bulk channel, so many at once."""
+    """Answers calls that come over the bulk channel, so many at once, of so many bytes."""
 
-    def __init__(self, host: Host, language: Language) -> None:
+    def __init__(self, host: Host, language: Language, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
         self._host = host
         self._language = language
         self._busy = 0
 
-    async def serve(self, stream: BulkStream, wanted: CallWanted) -> None:
+    async def serve(self, stream: BulkStream, wanted: CallWanted | HoldersWanted) -> None:
         """Silence means: ask another."""
         if self._busy >= ANSWERS_MAX:
             return
         self._busy += 1
         try:
-            answer = await self._answer(wanted)
-            if answer is not None:
-                await stream.send(_HEAD.pack(answer.ts, answer.once))
-                await stream.send(answer.reply)
+            async with asyncio.timeout(ANSWER_SECONDS):
+                found = await (self._find(wanted) if isinstance(wanted, CallWanted) else self._held(wanted))
+            for part in found:
+                await stream.send(part)
+        except (TimeoutError, OrderingError, RsmError) as error:
+            log.info("a call over the bulk channel was not answered: %s", error)
         finally:
             self._busy -= 1
 
-    async def _answer(self, wanted: CallWanted) -> FarAnswer | None:
-        try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                return await self._find(wanted)
-        except (TimeoutError, OrderingError, RsmError):
-            return None
+    async def _held(self, wanted: HoldersWanted) -> list[bytes]:
+        await self._host.when_applied(wanted.ts)
+        held = await self._host.held(wanted.ts, wanted.voters)
+        return [] if held is None else [msgspec.msgpack.encode(held)]
 
-    async def _find(self, wanted: CallWanted) -> FarAnswer | None:
+    async def _find(self, wanted: CallWanted) -> list[bytes]:
+        answer = await self._answer(wanted)
+        return [] if answer is None else [_HEAD.pack(answer.ts, answer.once), answer.reply]
+
+    async def _answer(self, wanted: CallWanted) -> FarAnswer | None:
         host, language = self._host, self._language
         read: Any = language.decode(wanted.message)
         if type(read) is language.ask:
@@ -159,6 +171,18 @@ class FarCalls:
         task = asyncio.get_running_loop().create_task(self._run(seq, CallWanted(message, ts)))
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
+
+    async def held(self, ts: int, voters: int) -> Held | None:
+        """How many voters hold a slot, once that is enough or all there is; None if nobody can say."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._call_seconds):
+                for address, limits, pause in self._turns():
+                    peer = msgspec.structs.replace(self._peer(address), limits=limits)
+                    received = await peer.ask(HoldersWanted(ts, voters), SLACK_BYTES)
+                    if received:
+                        return msgspec.msgpack.decode(received, type=Held)
+                    await asyncio.sleep(pause)
+        return None
 
     def close(self) -> None:
         for task in self._tasks:

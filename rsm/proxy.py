@@ -13,15 +13,18 @@
 """
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from enum import StrEnum
-from typing import Any, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, cast
+from typing import Any, Generic, ParamSpec, Protocol, Self, TypeAlias, TypedDict, TypeVar, Unpack, cast
 
 import msgspec
 
 from rsm import envelope
-from rsm.errors import OutcomeUnknown
+from rsm.errors import NotHeld, OutcomeUnknown
 from rsm.methods import Catalogue, Method
+from rsm.quality import ENOUGH, Held, voters_of
 from rsm.sessions import Answer
 from rsm.state_machine import Marked, StateMachine
 
@@ -44,6 +47,12 @@ class Consistency(StrEnum):
 class Options(msgspec.Struct, frozen=True):
     timeout: float | None = None
     consistency: Consistency = Consistency.LINEARIZABLE
+    qos: str = "majority"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a command goes out and comes back, and that is all."""
+        return self.timeout is None and voters_of(self.qos) == ENOUGH
 
 
 class Changes(TypedDict, total=False):
@@ -51,6 +60,7 @@ class Changes(TypedDict, total=False):
 
     timeout: float | None
     consistency: Consistency
+    qos: str
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -70,10 +80,18 @@ class Fresh(msgspec.Struct, Generic[R], frozen=True):
 
 
 class Result(msgspec.Struct, Generic[R], frozen=True):
-    """What a command returned, and the slot in which it was executed."""
+    """What a command returned, the slot in which it was executed, and the level that was reached."""
 
     value: R
     timestamp: int
+    qos: str
+
+
+_Told: TypeAlias = tuple[Result[Any], Held | None]
+
+
+def _qos(held: Held | None) -> str:
+    return "majority" if held is None else held.qos
 
 
 class Backend(Protocol):
@@ -87,6 +105,8 @@ class Backend(Protocol):
         self, method: Method, arguments: tuple[Any, ...], named: dict[str, Any], consistency: Consistency
     ) -> Awaitable[Reading]: ...
 
+    def held(self, ts: int, voters: int) -> Awaitable[Held | None]: ...
+
 
 class _Calling:
     """How a call is made, with the options of one proxy."""
@@ -96,7 +116,9 @@ class _Calling:
         self._options = options or Options()
 
     def with_options(self, **changes: Unpack[Changes]) -> Self:
-        """The same with another ``timeout`` (seconds) or ``consistency``."""
+        """The same with another ``timeout`` (seconds), ``consistency`` of queries, or ``qos`` of commands:
+        "ordered", "k=N", "majority" or "all" (``quality``)."""
+        voters_of(changes.get("qos", self._options.qos))
         return type(self)(self._backend, msgspec.structs.replace(self._options, **changes))
 
     def _find(self, name: str) -> Method:
@@ -105,9 +127,31 @@ class _Calling:
         catalogue = self._backend.catalogue
         return catalogue.query(name) if name in catalogue.queries else catalogue.command(name)
 
-    async def _tell(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Result[Any]:
+    async def _tell(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Told:
+        begun = time.monotonic()
         answer: Answer = await self._in_time(self._backend.execute(method.bind(args, kwargs)), method)
-        return Result(method.decode_result(envelope.value_of(answer.reply)), answer.ts)
+        value = method.decode_result(envelope.value_of(answer.reply))
+        held = await self._held(answer.ts, begun)
+        return Result(value, answer.ts, _qos(held)), held
+
+    async def _held(self, ts: int, begun: float) -> Held | None:
+        """What is reached of a level above majority, in time."""
+        wanted, timeout = voters_of(self._options.qos), self._options.timeout
+        if wanted != ENOUGH:
+            left = None if timeout is None else max(begun + timeout - time.monotonic(), 0)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    return await self._backend.held(ts, wanted)
+        return None
+
+    def _demand(self, name: str, value: Any, ts: int, held: Held | None) -> None:
+        """A plain value does not tell the level: it must be the one that was asked for."""
+        qos, wanted = self._options.qos, voters_of(self._options.qos)
+        if wanted != ENOUGH and (held is None or not held.is_enough(wanted)):
+            words = (
+                f"{qos!r} was asked for, {_qos(held)!r} is reached; it was executed at slot {ts}, and stays"
+            )
+            raise NotHeld(f"{name}: {words}", value, ts, _qos(held))
 
     async def _ask(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fresh[Any]:
         asked = self._backend.query(method, args, kwargs, self._options.consistency)
@@ -144,7 +188,7 @@ class Proxy(_Calling, Generic[M]):
                 return (await self._ask(method, args, kwargs)).value
 
             bound = ask
-        elif self._options == Options(consistency=self._options.consistency):
+        elif self._options.is_plain:
 
             async def tell(*args: Any, **kwargs: Any) -> Any:
                 answer = await self._backend.execute(method.bind(args, kwargs))
@@ -154,7 +198,9 @@ class Proxy(_Calling, Generic[M]):
         else:
 
             async def tell_so(*args: Any, **kwargs: Any) -> Any:
-                return (await self._tell(method, args, kwargs)).value
+                result, held = await self._tell(method, args, kwargs)
+                self._demand(method.title, result.value, result.timestamp, held)
+                return result.value
 
             bound = tell_so
         self.__dict__[name] = bound  # the next access finds it without asking
@@ -170,8 +216,11 @@ class Proxy(_Calling, Generic[M]):
 
     async def apply(self, data: bytes) -> bytes:
         """The raw route."""
-        answer = await self._in_time(self._backend.execute(bytes(data)), None)
-        return msgspec.msgpack.decode(envelope.value_of(answer.reply), type=bytes)
+        begun = time.monotonic()
+        answer: Answer = await self._in_time(self._backend.execute(bytes(data)), None)
+        value = msgspec.msgpack.decode(envelope.value_of(answer.reply), type=bytes)
+        self._demand("apply", value, answer.ts, await self._held(answer.ts, begun))
+        return value
 
 
 class DetailedProxy(_Calling, Generic[M]):
@@ -179,9 +228,11 @@ class DetailedProxy(_Calling, Generic[M]):
 
     def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         method = self._find(name)
-        perform: Callable[..., Awaitable[Any]] = self._tell if method.mark.is_command else self._ask
 
         async def bound(*args: Any, **kwargs: Any) -> Any:
-            return await perform(method, args, kwargs)
+            if not method.mark.is_command:
+                return await self._ask(method, args, kwargs)
+            result, _ = await self._tell(method, args, kwargs)
+            return result
 
         return bound

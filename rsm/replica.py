@@ -26,6 +26,7 @@ from ordering.effects import (
     Delivery,
     Ending,
     EndMembership,
+    HoldersKnown,
     InstallView,
     LockGranted,
     LockLost,
@@ -37,6 +38,7 @@ from ordering.effects import (
 )
 from ordering.errors import ConfigurationError, LockError, NoPrimary, NotMember
 from ordering.events import (
+    HoldersRequested,
     LockReleased,
     LockRequested,
     Persisted,
@@ -66,12 +68,13 @@ from rsm.intake import Intake
 from rsm.locks import Grant, Locks
 from rsm.methods import Catalogue, Method
 from rsm.proxy import Consistency, Proxy, Reading
+from rsm.quality import Held, Holders
 from rsm.reading import Reads
 from rsm.sessions import Answer
 from rsm.state_machine import StateMachine
 from rsm.status import ReplicaStatus, Standing, members_of
 from rsm.storage.errors import StorageError
-from rsm.transfer import CallWanted, Offer, Peer, Results, StateWanted
+from rsm.transfer import Offer, Peer, Results, StateWanted
 
 log = logging.getLogger(__name__)
 
@@ -103,9 +106,10 @@ class Replica(Generic[M]):
         self._calls: Calls
         self._locks: Locks
         self._reads: Reads
+        self._holders: Holders
         self._group: Group | None = None
         self._intake = Intake(self._new_executor(), ready=False)
-        self._desk = Desk(self, self._language)
+        self._desk = Desk(self, self._language, config.message_bytes_max)
         self._addresses: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
         self._announced = False  # this membership has begun to send
         self._minority_ms = 0
@@ -181,6 +185,7 @@ class Replica(Generic[M]):
             bytes_max=self.config.message_bytes_max,
         )
         self._reads = Reads(self._ask_read, loop)
+        self._holders = Holders(self._ask_holders, loop)
         self._locks = Locks(self._tell_lock, loop)
 
     @property
@@ -297,6 +302,8 @@ class Replica(Generic[M]):
                 self._answer_again(call, message)
             case ReadReady(numbers):
                 self._reads.ready(numbers)
+            case HoldersKnown():
+                self._holders.known(notice)
             case LockGranted() | LockLost() | LockRefused():
                 self._locks.hear(notice)
             case Persist(seq, records):
@@ -306,6 +313,7 @@ class Replica(Generic[M]):
                 self._announced = False
                 self._calls.pause()
                 self._locks.interrupted()
+                self._holders.interrupted()
                 self._intake.ready = False
                 self._wanted = None
                 if ending is Ending.STOPPED:
@@ -437,6 +445,7 @@ class Replica(Generic[M]):
         self._calls.fail(error)
         self._reads.fail(error)
         self._locks.interrupted()
+        self._holders.interrupted()
         for _, future in self._waiting:
             future.cancel()
 
@@ -542,14 +551,7 @@ class Replica(Generic[M]):
         group.tell(always=True)  # what waited for the state; if it raises the group is stopped
 
     async def _serve(self, stream: BulkStream) -> None:
-        await transfer.serve(stream, self)
-
-    @property
-    def call_bytes_max(self) -> int:
-        return self.config.message_bytes_max
-
-    async def call(self, stream: BulkStream, wanted: CallWanted) -> None:
-        await self._desk.serve(stream, wanted)
+        await transfer.serve(stream, self, self._desk)
 
     def results(self) -> Results:
         return self.executor.results()
@@ -642,6 +644,14 @@ class Replica(Generic[M]):
     def forward(self, message: bytes) -> OwnCall:
         """Put a client's call on the ring, and get what it is answered."""
         return self._calls.forward(message)
+
+    async def held(self, ts: int, voters: int) -> Held | None:
+        return await self._holders.of(ts, voters)
+
+    def _ask_holders(self, asked: HoldersRequested) -> None:
+        if self._group is None or self._group.is_over:
+            raise NotMember("this replica is no member of its group now")
+        self._group.handle(asked)
 
     async def read(self, query: msgspec.Struct) -> Answer:
         """A client's query, from a state that misses nothing."""

@@ -12,6 +12,9 @@
     asks      CallWanted(message, ts)         a client's call that fits no datagram, or whose answer does not
     answers   slot and reply (``far_calls``)
 
+    asks      HoldersWanted(ts, voters)       for a client: how many voters hold a slot (``quality``)
+    answers   how many do, of how many
+
 The bytes are verified twice: each frame of the channel is sealed, and the snapshot ends where the offer said,
 with the digest that it said.
 """
@@ -68,7 +71,12 @@ class CallWanted(msgspec.Struct, frozen=True, array_like=True, tag=10):
     ts: int = 0  # where it was executed, if that is known
 
 
-Question: TypeAlias = StateWanted | ResultsWanted | StatusWanted | CallWanted
+class HoldersWanted(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    ts: int
+    voters: int
+
+
+Question: TypeAlias = StateWanted | ResultsWanted | StatusWanted | CallWanted | HoldersWanted
 Results: TypeAlias = list[tuple[int, int]]
 
 
@@ -81,18 +89,21 @@ class Source(Protocol):
 
     def status(self) -> ReplicaStatus: ...
 
-    @property
-    def call_bytes_max(self) -> int: ...
 
-    async def call(self, stream: BulkStream, wanted: CallWanted) -> None: ...
+class Desk(Protocol):
+    """Who answers clients."""
+
+    bytes_max: int
+
+    async def serve(self, stream: BulkStream, wanted: CallWanted | HoldersWanted) -> None: ...
 
 
-async def serve(stream: BulkStream, source: Source) -> None:
+async def serve(stream: BulkStream, source: Source, desk: Desk) -> None:
     """Answer one question."""
     question = bytearray()
     async for chunk in stream:
         question += chunk
-        if len(question) > _QUESTION_MAX + source.call_bytes_max:
+        if len(question) > _QUESTION_MAX + desk.bytes_max:
             return
     try:
         wanted = msgspec.msgpack.decode(question, type=Question)
@@ -107,8 +118,8 @@ async def serve(stream: BulkStream, source: Source) -> None:
             offer = await source.offer(wanted)
             if offer is not None:
                 await _give(stream, offer)
-        case CallWanted():
-            await source.call(stream, wanted)
+        case CallWanted() | HoldersWanted():
+            await desk.serve(stream, wanted)
 
 
 async def _give(stream: BulkStream, offer: Offer) -> None:

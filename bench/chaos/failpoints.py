@@ -196,8 +196,6 @@ class _Source:
         self._replica = replica
         self.results = replica.results
         self.status = replica.status
-        self.call = replica.call
-        self.call_bytes_max = replica.call_bytes_max
 
     async def offer(self, wanted: StateWanted) -> Offer | None:
         offer = await self._replica.offer(wanted)
@@ -265,6 +263,6 @@ class FailingReplica(Replica[M]):
 
     async def _serve(self, stream: BulkStream) -> None:
         giving = _Giving(stream, self.failpoints)
-        await transfer.serve(cast(BulkStream, giving), _Source(self, giving))
+        await transfer.serve(cast(BulkStream, giving), _Source(self, giving), self._desk)
         if giving.offering:
             self.failpoints.reach(Role.DONOR, Cut.AFTER)
