@@ -49,13 +49,13 @@ class Holding:
         self.waiting = still
 
     def _holders(self, view: View, ts: int) -> int:
-        """Known one by one, or as a majority or a whole ring, of any view from that of the slot on; 0 if not
-        even a majority is known to."""
+        """Known one by one, or as a majority; 0 if it was not even delivered on that level.
+
+        Each change of the electorate is held by a majority of the one before (R5), so the majority of a view
+        that is not here yet proves one of those that are. That a ring holds it (``stable``) proves nothing of
+        the kind when others say it: theirs may be a later and smaller one."""
         stability, queue = self.site.stability, self.site.queue
-        if stability.majority < ts:
+        if min(stability.majority, self.site.delivered) < ts:
             return 0
-        views = queue.views_since(ts)
-        known = [stability.holders(view, ts), min(majority_of(each.electorate) for each in views)]
-        if stability.stable >= ts:
-            known.append(min(each.ring_voters for each in views))
-        return max(known)
+        majorities = [majority_of(each.electorate) for each in queue.views_since(ts)]
+        return max(stability.holders(view, ts), min(majorities))

@@ -44,6 +44,10 @@ def test_when_a_seed_has_found_something_once_then_it_is_played_for_ever(seed: i
         Plan(
             seed=0, sites=3, durable=True, reads=False
         ),  # a site back from its disk takes calls before it is named
+        # Others say that their ring holds a slot, and it is a later and smaller one.
+        Plan(seed=1026, discipline="sequencer", reads=True),
+        # Holders are asked for of the slot of an install that is not told yet.
+        Plan(seed=1042, reads=True),
         Plan(seed=181, reads=False),  # calls bound to a view of a chain that has ended
         Plan(seed=388, reads=False),  # who answers with what its earlier boot sent sends nothing new
         Plan(
