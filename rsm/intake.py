@@ -11,19 +11,24 @@ _Waiting: TypeAlias = Delivery | InstallView | Tick
 
 
 class Intake:
-    """Holds back what is not final. Until the state is here (``ready``) everything waits."""
+    """Holds back what is not final. Until the state is here (``ready``) everything waits, and while a picture
+    of it is taken (``hold``)."""
 
     def __init__(self, executor: Executor, *, ready: bool) -> None:
         self.executor = executor
         self.ready = ready
         self.majority = 0
         self.stable = 0
+        self.backlog = 0  # bytes that came while it was held
+        self._holds = 0
         self._waiting: deque[_Waiting] = deque()
 
     def hear(self, effect: Effect) -> None:
         match effect:
             case Deliver(_, deliveries):
                 self._waiting.extend(each for each in deliveries if each.first_ts)
+                if self._holds:
+                    self.backlog += sum(sum(map(len, each.messages)) for each in deliveries)
             case InstallView() | Tick():
                 self._waiting.append(effect)
             case LevelReached(majority, stable):
@@ -32,6 +37,20 @@ class Intake:
                 while self._waiting and _slot(self._waiting[-1]) > after:
                     self._waiting.pop()
 
+    @property
+    def runs(self) -> bool:
+        """Whether what is final is executed, and the state is as far as was delivered."""
+        return self.ready and not self._holds
+
+    def hold(self) -> None:
+        """Execute nothing until ``release``."""
+        self._holds += 1
+
+    def release(self) -> None:
+        self._holds -= 1
+        if not self._holds:
+            self.backlog = 0
+
     def replace(self, executor: Executor) -> None:
         """A state was taken over. What it contains and waits here is passed over when its turn comes."""
         self.executor = executor
@@ -39,7 +58,7 @@ class Intake:
 
     def run(self) -> Iterator[tuple[Delivery, list[bytes]]]:
         """Apply what is final; yields each delivery with its replies."""
-        if not self.ready:
+        if not self.runs:
             return
         executor, waiting, majority = self.executor, self._waiting, self.majority
         while waiting and _slot(waiting[0]) <= majority:
