@@ -1,12 +1,13 @@
 """A replica's state goes out, comes in, and is saved (``docs/large-states.md``); the ring turns meanwhile."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final
 
 from ordering.driver import Group
 from ordering.effects import RequestState
-from ordering.events import BacklogReported
+from ordering.events import BacklogReported, SnapshotSaved
 from rsm import pace
 from rsm.config import HANDLER, ReplicaConfig
 from rsm.disk import Disk
@@ -14,7 +15,10 @@ from rsm.executor import Executor
 from rsm.intake import Intake
 from rsm.pictures import Picture, Pictures
 from rsm.spool import FileSpool, Spool
+from rsm.storage.errors import StorageError
 from rsm.transfer import Gifts, Offer, Peer, StateWanted
+
+log = logging.getLogger(__name__)
 
 BACKLOG_STEP: Final = 1 << 20  # bytes between two reports
 
@@ -27,6 +31,8 @@ class Handover:
         self.taking = asyncio.Lock()  # one state at a time
         self._pictures = Pictures(resume)
         self._spool = Spool() if config.data is None else FileSpool(config.data / "incoming")
+        self._resume = resume
+        self._is_behind = False
         self._reported = 0
         self._fetcher: asyncio.Task[object] | None = None
 
@@ -34,11 +40,22 @@ class Handover:
         self._spool.close()
 
     def report_backlog(self, intake: Intake, group: Group) -> None:
-        """R16: what comes in while nothing is executed is bounded by the engine."""
-        size = intake.backlog
+        """R16: what waits to be executed is bounded by the engine. Not that of a replica without a state: the
+        ring would have to wait for as long as the state takes to come."""
+        size = intake.backlog if intake.ready and intake.backlog >= BACKLOG_STEP else 0
         if abs(size - self._reported) >= BACKLOG_STEP or bool(size) < bool(self._reported):
             self._reported = size
             group.handle(BacklogReported(size))
+
+    def catch_up(self, intake: Intake) -> None:
+        """Resume in the next turn of the event loop."""
+        if not self._is_behind:
+            self._is_behind = True
+            asyncio.get_running_loop().call_soon(self._go_on, intake)
+
+    def _go_on(self, intake: Intake) -> None:
+        self._is_behind = False
+        self._resume(intake)
 
     # -- out -------------------------------------------------------------------------------------
 
@@ -51,6 +68,16 @@ class Handover:
         picture = await self._pictures.take(intake)
         await disk.save(picture.ts, picture.chunks, picture.digest, tenure)
         return picture.ts
+
+    async def save_now(self, intake: Intake, disk: Disk, group: Group) -> None:
+        """The same, and the log may be trimmed. If it fails the log grows; what is wrong with the disk, if it
+        is the disk, the log will find out."""
+        try:
+            ts = await self.save(intake, disk)
+        except StorageError as error:
+            log.error("group %s: no snapshot: %s", group.name, error)
+        else:
+            group.handle(SnapshotSaved(ts))
 
     # -- in --------------------------------------------------------------------------------------
 

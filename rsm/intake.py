@@ -19,28 +19,33 @@ class Intake:
         self.ready = ready
         self.majority = 0
         self.stable = 0
-        self.backlog = 0  # bytes that came while it was held
+        self.backlog = 0  # bytes of what waits
         self._holds = 0
         self._waiting: deque[_Waiting] = deque()
 
     def hear(self, effect: Effect) -> None:
         match effect:
             case Deliver(_, deliveries):
-                self._waiting.extend(each for each in deliveries if each.first_ts)
-                if self._holds:
-                    self.backlog += sum(sum(map(len, each.messages)) for each in deliveries)
+                for each in deliveries:
+                    if each.first_ts:
+                        self._waiting.append(each)
+                        self.backlog += _size(each)
             case InstallView() | Tick():
                 self._waiting.append(effect)
             case LevelReached(majority, stable):
                 self.majority, self.stable = majority, stable
             case Retract(after):
                 while self._waiting and _slot(self._waiting[-1]) > after:
-                    self._waiting.pop()
+                    self.backlog -= _size(self._waiting.pop())
 
     @property
     def runs(self) -> bool:
-        """Whether what is final is executed, and the state is as far as was delivered."""
         return self.ready and not self._holds
+
+    @property
+    def is_current(self) -> bool:
+        """Whether all that is final was executed."""
+        return self.runs and not (self._waiting and _slot(self._waiting[0]) <= self.majority)
 
     def hold(self) -> None:
         """Execute nothing until ``release``."""
@@ -48,8 +53,6 @@ class Intake:
 
     def release(self) -> None:
         self._holds -= 1
-        if not self._holds:
-            self.backlog = 0
 
     def replace(self, executor: Executor) -> None:
         """A state was taken over. What it contains and waits here is passed over when its turn comes."""
@@ -57,19 +60,25 @@ class Intake:
         self.ready = True
 
     def run(self) -> Iterator[tuple[Delivery, list[bytes]]]:
-        """Apply what is final; yields each delivery with its replies."""
+        """Apply what is final; yields each delivery with its replies. It may be left at any of them, and be
+        run again for the rest."""
         if not self.runs:
             return
         executor, waiting, majority = self.executor, self._waiting, self.majority
         while waiting and _slot(waiting[0]) <= majority:
             match waiting.popleft():
                 case Delivery() as delivery:
+                    self.backlog -= _size(delivery)
                     yield delivery, executor.deliver(delivery)
                 case InstallView(ts, chain, view, time, locks_only):
                     executor.install(ts, chain, view, time, locks_only=locks_only)
                 case Tick(ts, time):
                     executor.pass_slot(ts, time)
         executor.pass_slot(majority, 0)
+
+
+def _size(waiting: _Waiting) -> int:
+    return sum(map(len, waiting.messages)) if isinstance(waiting, Delivery) else 0
 
 
 def _slot(waiting: _Waiting) -> int:

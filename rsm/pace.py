@@ -16,6 +16,7 @@ from rsm.executor import Executor
 T = TypeVar("T")
 
 SLICE_SECONDS: Final = 0.001
+SLICE_MAX_SECONDS: Final = 0.005
 SHARE: Final = 0.25  # of the event loop's time
 RESTORING_SHARE: Final = 0.5  # of a processor, where nobody waits for this replica
 _PAUSE_MAX_SECONDS: Final = 0.1  # a step that took long was most likely kept waiting itself
@@ -23,13 +24,16 @@ _END: Final = object()
 
 
 async def in_turns(steps: Iterable[T]) -> AsyncIterator[T]:
-    """As fast as that goes, but for a turn of the event loop after each slice."""
-    began = perf_counter()
+    """As fast as that goes, but for a turn of the event loop after each slice. Where others have much to do
+    in their turns, the slices grow with that, up to a limit."""
+    began, length = perf_counter(), SLICE_SECONDS
     for step in steps:
         yield step
-        if perf_counter() - began >= SLICE_SECONDS:
+        now = perf_counter()
+        if now - began >= length:
             await asyncio.sleep(0)
             began = perf_counter()
+            length = min(max(began - now, SLICE_SECONDS), SLICE_MAX_SECONDS)
 
 
 async def aside(steps: Iterator[T], share: float = SHARE) -> AsyncIterator[T]:

@@ -15,6 +15,7 @@ import logging
 import secrets
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from time import monotonic
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -44,7 +45,6 @@ from ordering.events import (
     ReadRequested,
     Reply,
     ReplyRequested,
-    SnapshotSaved,
     StateTransferred,
 )
 from ordering.multirpc import REPLY_BYTES_MAX
@@ -71,7 +71,7 @@ from rsm.sessions import Answer
 from rsm.state_machine import StateMachine
 from rsm.status import ReplicaStatus, Standing, members_of
 from rsm.storage.errors import StorageError
-from rsm.transfer import Gifts, Offer, Peer, Results, StateWanted
+from rsm.transfer import Offer, Peer, Results, StateWanted
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +80,7 @@ REJOIN_SECONDS: Final = 0.2
 TRANSFER_RETRY_SECONDS: Final = 0.05
 DONOR_SECONDS: Final = 5.0
 DRAIN_SECONDS: Final = 5.0
+TURN_SECONDS: Final = 0.01  # of executing, before the event loop turns
 _PORT_TRIES: Final = 20
 
 
@@ -118,6 +119,7 @@ class Replica(Generic[M]):
         self._unsaved = 0  # bytes executed since the last snapshot was begun
         self._saving = False
         self._handover = Handover(config, self._resume)
+        self.gifts = self._handover.gifts
         self._told: tuple[int, int] | None = None  # the last checkpoint that the others were told
 
     # -- life ------------------------------------------------------------------------------------
@@ -342,6 +344,7 @@ class Replica(Generic[M]):
         """Execute what is final, answer who called, and wake who waited for it."""
         assert self._group is not None
         me, calls = self._group.member.site, self._calls
+        until = monotonic() + TURN_SECONDS
         for delivery, replies in self._intake.run():
             if delivery.source == me:
                 calls.take(delivery.first_seq, delivery.first_ts, replies, self.executor.repeats)
@@ -349,6 +352,9 @@ class Replica(Generic[M]):
                 self._answer(delivery, replies)
             if self._disk is not None:
                 self._unsaved += sum(map(len, delivery.messages))
+            if monotonic() >= until:  # it has much to catch up with; the ring has its turn
+                self._handover.catch_up(self._intake)
+                break
         newest = next(reversed(self.executor.own_checkpoints.items()), None)
         if newest is not None and newest != self._told and self._announced:
             self._told = newest
@@ -357,7 +363,7 @@ class Replica(Generic[M]):
             self._unsaved = 0
             self._saving = True
             self._spawn(self._save_snapshot())
-        if self._intake.runs:
+        if self._intake.is_current:
             self._reads.end()
         if self._waiting:
             applied = self.executor.applied
@@ -367,7 +373,7 @@ class Replica(Generic[M]):
             self._waiting = [item for item in self._waiting if not item[1].done()]
 
     def _resume(self, intake: Intake) -> None:
-        """A picture was taken: go on with what waited."""
+        """Go on with what waits to be executed."""
         if intake is self._intake and intake.runs and not self._over.done() and self._group is not None:
             self._group.tell(always=True)
 
@@ -491,17 +497,10 @@ class Replica(Generic[M]):
         disk.persist(seq, records, done)
 
     async def _save_snapshot(self) -> None:
-        """So that the log can be trimmed. If it fails the log grows; what is wrong with the disk, if it is
-        the disk, the log will find out."""
-        group, disk = self._group, self._disk
-        assert group is not None
-        assert disk is not None
+        assert self._group is not None
+        assert self._disk is not None
         try:
-            ts = await self._handover.save(self._intake, disk)
-        except StorageError as error:
-            log.error("group %s: no snapshot: %s", self.config.group, error)
-        else:
-            group.handle(SnapshotSaved(ts))
+            await self._handover.save_now(self._intake, self._disk, self._group)
         finally:
             self._saving = False
 
@@ -575,10 +574,6 @@ class Replica(Generic[M]):
             return None
         picture = await self._handover.picture(self._intake)
         return Offer(picture.ts, picture.chunks)
-
-    @property
-    def gifts(self) -> Gifts:
-        return self._handover.gifts
 
     def when_applied(self, ts: int) -> "asyncio.Future[None]":
         """Done when everything up to slot ``ts`` is."""

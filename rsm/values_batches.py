@@ -1,6 +1,7 @@
 """What can be said of many values at once, at the speed of C."""
 
 import sys
+from collections.abc import Sequence
 from itertools import chain, islice
 from sys import getrefcount
 from typing import Any, Final
@@ -48,7 +49,7 @@ def columns(batch: list[Any], shape: Shape) -> tuple[tuple[str, ...], list[Any]]
     return names, list(chain.from_iterable([each.values() for each in attributes]))
 
 
-def chars_of(batch: list[Any], kinds: set[type]) -> int:
+def chars_of(batch: Sequence[Any], kinds: set[type]) -> int:
     """The bulk of a batch."""
     if kinds <= SIZED:
         return sum(map(len, batch))

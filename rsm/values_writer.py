@@ -72,6 +72,7 @@ Part: TypeAlias = bytes | Later
 _LEAVES: Final = 0  # a tuple of leaves
 _VALUES: Final = 1  # a tuple of values that are leaves once they are encoded
 _SLICE: Final = 2  # bytes or a text, and where its slice begins
+_RUNS: Final = 3  # a tuple of leaves, too much for one token
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _INT_MIN: Final = -(1 << 63)
@@ -182,14 +183,20 @@ class Writer:
         """The bytes of the parts, each cut where it is too large, and the checksum behind them."""
         crc = 0
         for part in parts:
-            data = part if isinstance(part, bytes) else self._made(part)
-            crc = google_crc32c.extend(crc, data)
-            for start in range(0, len(data), CHUNK_BYTES):
-                yield data[start : start + CHUNK_BYTES]
+            for data in (part,) if isinstance(part, bytes) else self._made(part):
+                crc = google_crc32c.extend(crc, data)
+                for start in range(0, len(data), CHUNK_BYTES):
+                    yield data[start : start + CHUNK_BYTES]
         yield TOKEN.pack(Op.END, crc)
 
-    def _made(self, later: Later) -> bytes:
+    def _made(self, later: Later) -> Iterator[bytes]:
         op, how, of = later
+        if how == _RUNS:
+            size = len(of) // (chars_of(of, set(map(type, of))) // RUN_CHARS + 1) + 1
+            for start in range(0, len(of), size):
+                data = _encode(of[start : start + size])
+                yield TOKEN.pack(op, len(data)) + data
+            return
         if how == _LEAVES:
             data = _encode(of)
         elif how == _VALUES:
@@ -198,7 +205,7 @@ class Writer:
             value, start = of
             part = value[start : start + PIECE_BYTES]
             data = text_bytes(part) if type(part) is str else part
-        return TOKEN.pack(op, len(data)) + data
+        yield TOKEN.pack(op, len(data)) + data
 
     def _later(self, op: Op, how: int, of: tuple[Any, ...]) -> None:
         if self.out:
@@ -241,6 +248,14 @@ class Writer:
         self.work += len(batch)
         if kinds <= _PLAIN:
             chars = 0 if kinds.isdisjoint(SIZED) else chars_of(batch, kinds)
+            if (
+                chars > RUN_CHARS
+                and kinds <= SIZED
+                and max(map(len, batch)) <= RUN_CHARS
+                and encodes(batch, kinds)
+            ):
+                self._later(Op.RUN, _RUNS, tuple(batch))
+                return _DONE
             return _split(chars, RUN_CHARS) or self._run(Op.RUN, batch, kinds, chars)
         if len(kinds) == 1:
             shape = self.classes.shapes.get(type(batch[0]))
@@ -553,7 +568,7 @@ class Writer:
             data = bytes(value[start : start + PIECE_BYTES])
             self._token(Op.PIECE, len(data))
             self.out += data
-            self.work += 1
+            self.work += STEP_ITEMS // 32  # half a megabyte in a step
             yield _FLUSH
         self._token(Op.PIECE, 0)
 
