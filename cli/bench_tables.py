@@ -118,6 +118,26 @@ def soak_table(plan: SoakPlan, result: Result) -> Table:
     return table
 
 
+# -- transfer ------------------------------------------------------------------------------------
+
+
+def transfer_table(title: str, result: Result) -> Table:
+    values = result.values
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for column in ("commands/s", "longest gap ms", "memory MB", "peak MB", "seconds"):
+        table.add_column(column, justify="right")
+    for name, row in (
+        ("calm: all replicas", values["calm"]),
+        ("joining: all replicas, gap of those that do not give", values["joining"]),
+        ("joining: who gives", part(values, "joining", "donor")),
+        ("joining: who takes", values["joiner"]),
+    ):
+        cells = ("per_s", "longest_gap_ms", "memory_mb", "peak_mb", "seconds")
+        table.add_row(name, *(text_of(row, cell) for cell in cells))
+    return table
+
+
 # -- attack --------------------------------------------------------------------------------------
 
 

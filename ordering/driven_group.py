@@ -21,7 +21,7 @@ from ordering.groups import LocalEvent
 from ordering.packets import ChangeKind
 from ordering.qos import MAJORITY, Qos
 from ordering.statistics import GroupStats, Tally, group_stats
-from ordering.views import SiteId
+from ordering.views import SiteId, handler_holder
 
 log = logging.getLogger(__name__)
 
@@ -145,6 +145,10 @@ class Group:
     def address_of(self, site: SiteId) -> str | None:
         """Where a member is: a donor of ``RequestState``, say."""
         return self._engine.site.addresses.get(site)
+
+    def handler(self, number: int) -> SiteId:
+        """Who answers requests with this handler, as far as is known here; 0 if nobody does."""
+        return handler_holder(self._engine.site.view, number)
 
     def majority_age_ns(self) -> int:
         """How long ago a majority of the voters was last heard: how old what is known here may be."""

@@ -47,6 +47,9 @@ class ReplicaConfig(BaseSettings):
     key_file: Annotated[Path | None, Field(description="Group keys, one to the line, in hex.")] = None
     insecure: Annotated[bool, Field(description="Without keys: packets in plain, on purpose.")] = False
     snapshot_bytes: Annotated[int, Field(ge=1, description="Log between two snapshots.")] = 64 << 20
+    transfer_bytes_per_s: Annotated[
+        int, Field(ge=0, description="At most so much of a state is sent; 0: no limit.")
+    ] = 0
     outstanding_max: Annotated[int, Field(ge=1, description="Own calls without an answer.")] = 16_384
     message_bytes_max: Annotated[int, Field(ge=64, description="The largest call, encoded.")] = 1 << 20
     session_ms: Annotated[int, Field(ge=1, description="A session ends when idle so long.")] = 600_000

@@ -6,7 +6,7 @@ over: the next one begins with an empty log (``docs/durability.md``).
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -26,6 +26,13 @@ class Came(msgspec.Struct, frozen=True):
 
     ledger: Ledger | None = None
     snapshot: list[bytes] | None = None
+
+    def chunks(self) -> Iterator[bytes]:
+        """The snapshot; what was read is let go, so that it does not stand beside the state it becomes."""
+        held = self.snapshot or []
+        held.reverse()
+        while held:
+            yield held.pop()
 
 
 class Disk:
@@ -96,9 +103,14 @@ class Disk:
         if done is not None:
             done(error)
 
-    async def save(self, ts: int, chunks: list[bytes], digest: int) -> None:
-        """Save a snapshot, one at a time; it is synced when this returns."""
-        writer = self._writer
+    @property
+    def tenure(self) -> object:
+        """Stands for the membership whose disk this is; another when it was emptied."""
+        return self._writer
+
+    async def save(self, ts: int, chunks: Iterable[bytes], digest: int, tenure: object) -> None:
+        """Save a snapshot, one at a time; it is synced when this returns. ``tenure`` is from when the state
+        was looked at. The chunks are read in another thread."""
         async with self._saving:
             saved: asyncio.Future[None] = self._loop.create_future()
 
@@ -110,7 +122,8 @@ class Disk:
                 else:
                     saved.set_exception(error)
 
-            if writer is None or self._writer is not writer:
+            writer = self._writer
+            if writer is None or writer is not tenure:
                 raise StorageError("the disk was closed, or emptied for another membership")
             writer.save_snapshot(ts, chunks, digest.to_bytes(_DIGEST_BYTES, "big"), done)
             await saved

@@ -15,6 +15,7 @@ import logging
 import secrets
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from time import monotonic
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -44,7 +45,6 @@ from ordering.events import (
     ReadRequested,
     Reply,
     ReplyRequested,
-    SnapshotSaved,
     StateTransferred,
 )
 from ordering.multirpc import REPLY_BYTES_MAX
@@ -61,6 +61,7 @@ from rsm.disk import Came, Disk
 from rsm.envelope import Checkpoint, Language, too_large
 from rsm.errors import Diverged, Halted, MachineError, OutcomeUnknown, RsmError
 from rsm.executor import Executor
+from rsm.handover import Handover
 from rsm.intake import Intake
 from rsm.locks import Grant, Locks
 from rsm.methods import Catalogue, Method
@@ -79,6 +80,7 @@ REJOIN_SECONDS: Final = 0.2
 TRANSFER_RETRY_SECONDS: Final = 0.05
 DONOR_SECONDS: Final = 5.0
 DRAIN_SECONDS: Final = 5.0
+TURN_SECONDS: Final = 0.01  # of executing, before the event loop turns
 _PORT_TRIES: Final = 20
 
 
@@ -115,6 +117,9 @@ class Replica(Generic[M]):
         self._disk: Disk | None = None
         self._came = Came()
         self._unsaved = 0  # bytes executed since the last snapshot was begun
+        self._saving = False
+        self._handover = Handover(config, self._resume)
+        self.gifts = self._handover.gifts
         self._told: tuple[int, int] | None = None  # the last checkpoint that the others were told
 
     # -- life ------------------------------------------------------------------------------------
@@ -232,6 +237,7 @@ class Replica(Generic[M]):
         await self._bulk.close()
         if self._disk is not None:
             await self._disk.close()
+        self._handover.close()
 
     def _begin(self, came: Came, *, ready: bool) -> None:
         """A membership, the first one or another."""
@@ -241,7 +247,7 @@ class Replica(Generic[M]):
         self._minority_ms = config.minority_ms
         executor = self._new_executor()
         if came.snapshot is not None:
-            executor.restore(came.snapshot)
+            executor.restore(came.chunks())
         self._intake = Intake(executor, ready=ready)
         self._announced = False
         self._wanted = None
@@ -268,6 +274,8 @@ class Replica(Generic[M]):
             for notice in notices:
                 self._hear(notice)
             self._apply()
+            if self._group is not None:
+                self._handover.report_backlog(self._intake, self._group)
         except Diverged as error:
             self._stop_serving(error)
             self._spawn(self._explain(error))
@@ -289,6 +297,7 @@ class Replica(Generic[M]):
             case RequestState():
                 self._intake.ready = False
                 self._wanted = notice
+                self._handover.abandon()
                 self._spawn(self._transfer(notice))
             case CallRepeated(call, message):
                 self._apply()  # what was delivered before it, in this very list
@@ -306,6 +315,7 @@ class Replica(Generic[M]):
                 self._locks.interrupted()
                 self._intake.ready = False
                 self._wanted = None
+                self._handover.abandon()
                 if ending is Ending.STOPPED:
                     self._fail(self._disk_error or Halted("the disk failed"))
                 elif not self._stopping:
@@ -334,6 +344,7 @@ class Replica(Generic[M]):
         """Execute what is final, answer who called, and wake who waited for it."""
         assert self._group is not None
         me, calls = self._group.member.site, self._calls
+        until = monotonic() + TURN_SECONDS
         for delivery, replies in self._intake.run():
             if delivery.source == me:
                 calls.take(delivery.first_seq, delivery.first_ts, replies, self.executor.repeats)
@@ -341,14 +352,18 @@ class Replica(Generic[M]):
                 self._answer(delivery, replies)
             if self._disk is not None:
                 self._unsaved += sum(map(len, delivery.messages))
+            if monotonic() >= until:  # it has much to catch up with; the ring has its turn
+                self._handover.catch_up(self._intake)
+                break
         newest = next(reversed(self.executor.own_checkpoints.items()), None)
         if newest is not None and newest != self._told and self._announced:
             self._told = newest
             calls.mention(envelope.encode(Checkpoint(*newest)))
-        if self._unsaved >= self.config.snapshot_bytes:
+        if self._unsaved >= self.config.snapshot_bytes and not self._saving:
             self._unsaved = 0
+            self._saving = True
             self._spawn(self._save_snapshot())
-        if self._intake.ready:
+        if self._intake.is_current:
             self._reads.end()
         if self._waiting:
             applied = self.executor.applied
@@ -356,6 +371,11 @@ class Replica(Generic[M]):
                 if ts <= applied and not future.done():
                     future.set_result(None)
             self._waiting = [item for item in self._waiting if not item[1].done()]
+
+    def _resume(self, intake: Intake) -> None:
+        """Go on with what waits to be executed."""
+        if intake is self._intake and intake.runs and not self._over.done() and self._group is not None:
+            self._group.tell(always=True)
 
     def _answer(self, delivery: Delivery, replies: list[bytes]) -> None:
         repeats = self.executor.repeats
@@ -477,40 +497,37 @@ class Replica(Generic[M]):
         disk.persist(seq, records, done)
 
     async def _save_snapshot(self) -> None:
-        """So that the log can be trimmed. If it fails the log grows; what is wrong with the disk, if it is
-        the disk, the log will find out."""
-        group, disk, executor = self._group, self._disk, self.executor
-        assert group is not None
-        assert disk is not None
-        ts = executor.applied
+        assert self._group is not None
+        assert self._disk is not None
         try:
-            await disk.save(ts, list(executor.snapshot()), executor.group.digest)
-        except StorageError as error:
-            log.error("group %s: no snapshot at slot %d: %s", self.config.group, ts, error)
-        else:
-            group.handle(SnapshotSaved(ts))
+            await self._handover.save_now(self._intake, self._disk, self._group)
+        finally:
+            self._saving = False
 
     # -- state transfer --------------------------------------------------------------------------
 
     async def _transfer(self, wanted: RequestState) -> None:
         """Until some donor gives the state, or another request replaces this one."""
-        while self._wanted is wanted and not self._stopping and not self._over.done():
-            offer = await self._fetch(wanted)
-            if offer is None or offer.ts < wanted.ts:
-                await asyncio.sleep(TRANSFER_RETRY_SECONDS)
-            elif self._wanted is wanted:
-                await self._take_over(wanted, offer)
+        async with self._handover.taking:
+            while self._wanted is wanted and not self._stopping and not self._over.done():
+                offer = await self._fetch(wanted)
+                if offer is None or offer.ts < wanted.ts:
+                    await asyncio.sleep(TRANSFER_RETRY_SECONDS)
+                elif self._wanted is wanted:
+                    await self._take_over(wanted, offer)
 
     async def _fetch(self, wanted: RequestState) -> Offer | None:
         group = self._group
-        for donor in wanted.donors:
-            address = None if group is None else group.address_of(donor)
-            if address is None or address == self.address:
-                continue
-            offer = await self._peer(address).state(StateWanted(wanted.chain, wanted.ts))
-            if offer is not None:
-                return offer
-        return None
+        assert group is not None
+        try:
+            return await self._handover.fetch(wanted, group, self.address, self._peer)
+        except StorageError as error:
+            self._give_up(error)
+            return None
+
+    def _give_up(self, error: Exception) -> None:
+        self._fail(error)
+        self._driver.close()
 
     def _peer(self, address: str) -> Peer:
         return Peer(address, self._keyring, group_id(self.config.group), self._boot)
@@ -519,18 +536,17 @@ class Replica(Generic[M]):
         """The state replaces ours, if it is not older; in durable mode once it is synced."""
         group = self._group
         assert group is not None
+        executor, disk = self.executor, self._disk
         try:
-            if offer.ts > self.executor.applied:
+            if offer.ts > executor.applied:
                 executor = self._new_executor()
-                executor.restore(offer.chunks)
-            else:
-                executor = self.executor
-            if self._disk is not None:
-                await self._disk.save(executor.applied, list(executor.snapshot()), executor.group.digest)
+                await self._handover.take(offer, executor, disk, lambda: self._wanted is wanted)
+            elif disk is not None:
+                await self._handover.save(self._intake, disk)
+            await self._handover.taken()
         except (RsmError, StorageError) as error:
             if self._wanted is wanted:
-                self._fail(error)
-                self._driver.close()
+                self._give_up(error)
             return
         if self._wanted is not wanted:
             return
@@ -556,7 +572,8 @@ class Replica(Generic[M]):
         view = self.executor.group.view
         if not self._intake.ready or view is None or view.chain != wanted.chain:
             return None
-        return Offer(self.executor.applied, list(self.executor.snapshot()))
+        picture = await self._handover.picture(self._intake)
+        return Offer(picture.ts, picture.chunks)
 
     def when_applied(self, ts: int) -> "asyncio.Future[None]":
         """Done when everything up to slot ``ts`` is."""

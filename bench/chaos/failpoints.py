@@ -194,6 +194,7 @@ class _Source:
     def __init__(self, replica: "FailingReplica[M]", giving: _Giving) -> None:
         self._giving = giving
         self._replica = replica
+        self.gifts = replica.gifts
         self.results = replica.results
         self.status = replica.status
 

@@ -324,7 +324,7 @@ class MachineReplica(Replica):
 
     def snapshot(self) -> Snapshot:
         with _Guard(self.host.address):
-            return MachineSnapshot(self.ts, chunks=tuple(self.intake.executor.snapshot()))
+            return MachineSnapshot(self.ts, chunks=tuple(filter(None, self.intake.executor.snapshot())))
 
     def restore(self, snapshot: Snapshot) -> None:
         if not isinstance(snapshot, MachineSnapshot):
