@@ -88,6 +88,11 @@ class CallerDriver:
         address = Address(Endpoint(endpoint.host, sock.getsockname()[1]), None)
         return cls(config, UdpSocket(sock, buffer_bytes), address, keyring, listener)
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Of the members that are known, from the one that is asked at present on."""
+        return self._caller.addresses_in_turn
+
     def request(self, request: CallRequested) -> Accepted:
         """Send a call, or refuse it (``SubmitError``)."""
         if self._closed:

@@ -212,6 +212,14 @@ class ReadReady(msgspec.Struct, frozen=True):
     numbers: tuple[int, ...]
 
 
+class HoldersKnown(msgspec.Struct, frozen=True):
+    """So many of ``voters`` are known to hold the slot that was asked about: enough, or all of the ring."""
+
+    number: int
+    holders: int
+    voters: int
+
+
 class Persist(msgspec.Struct, frozen=True):
     """Write ``records`` in one transaction and sync, then say ``Persisted(seq)`` (R8). One at a time."""
 
@@ -262,6 +270,7 @@ Effect: TypeAlias = (
     | WindowOpened
     | RequestState
     | ReadReady
+    | HoldersKnown
     | Persist
     | EndMembership
 )

@@ -25,6 +25,7 @@ from ordering.events import (
     ChangeRequested,
     Event,
     ForkRequested,
+    HoldersRequested,
     LockReleased,
     LockRequested,
     PacketsReceived,
@@ -41,6 +42,7 @@ from ordering.events import (
     WallClockSet,
 )
 from ordering.fork import Fork
+from ordering.holding import Holding
 from ordering.kin import ROLL_CALL
 from ordering.lanes import Lanes
 from ordering.lock_requests import LockRequests
@@ -106,6 +108,7 @@ class Engine:
         self.rpc = MultiRpc(site, self.detection, self.membership, self.submission, self.lanes, self.rtt)
         self.delivery = DeliveryCursor(site, self.locks, self.rpc)
         self.reads = Reads(site, self.rtt)
+        self.holding = Holding(site)
         self.reception = Reception(site, self.submission, self.lanes, self.delivery)
         self.orderer = Orderer(site, self.discipline, self.membership, self.locks)
         self.doubt = SelfSuspicion(site, self.detection, self.rtt, self.recovery.start_poll)
@@ -185,7 +188,7 @@ class Engine:
         site.now = now
         site.out = []
         if site.state is State.GONE and not isinstance(
-            event, SubmitRequested | LockRequested | ReadRequested
+            event, SubmitRequested | LockRequested | ReadRequested | HoldersRequested
         ):
             return site.out
         before = site.state
@@ -223,6 +226,8 @@ class Engine:
                 self._force_fork()
             case ReadRequested(number):
                 self.reads.request(number)
+            case HoldersRequested():
+                self.holding.request(event)
             case LockRequested(name, lease_ms):
                 self.locks.request(name, lease_ms)
             case LockReleased(name):
@@ -558,6 +563,7 @@ class Engine:
             if self.delivery.view is not None:
                 self.membership.tell_dropped(self.delivery.view)
             self.reads.run()
+            self.holding.run()
             self._collect()
             self.token.keep_watch()
             self._follow_view()

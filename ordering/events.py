@@ -134,6 +134,15 @@ class ReadRequested(msgspec.Struct, frozen=True):
     number: int
 
 
+class HoldersRequested(msgspec.Struct, frozen=True):
+    """The application wants to know when so many voters hold slot ``ts``, 0: all of them (R10).
+    ``HoldersKnown`` answers with the same number, if this membership lasts."""
+
+    number: int
+    ts: int
+    voters: int
+
+
 class WallClockSet(msgspec.Struct, frozen=True):
     """Wall-clock time is ``now + offset`` (nanoseconds). Sent at the start, and when the clock was set."""
 
@@ -157,5 +166,6 @@ Event: TypeAlias = (
     | LockRequested
     | LockReleased
     | ReadRequested
+    | HoldersRequested
     | WallClockSet
 )

@@ -22,6 +22,7 @@ _TOO_LARGE: Final = "the call has {} bytes, message_bytes_max allows {}; nothing
 _SESSION_UNKNOWN: Final = envelope.REFUSED[Refusal.SESSION_UNKNOWN]
 
 Submit: TypeAlias = Callable[[Sequence[bytes]], int]
+SendFar: TypeAlias = Callable[[int, bytes], None]
 
 
 class Call:
@@ -40,7 +41,8 @@ class Call:
 
 
 class Calls:
-    """``submit`` gives messages to the ring and returns the sequence number of the first."""
+    """``submit`` gives messages to the ring and returns the sequence number of the first. What is above
+    ``packet_bytes``, ``send_far`` takes another way, one by one."""
 
     def __init__(
         self,
@@ -50,12 +52,17 @@ class Calls:
         *,
         outstanding_max: int,
         bytes_max: int,
+        packet_bytes: int = 0,
+        send_far: SendFar | None = None,
     ) -> None:
         self._language = language
         self._submit = submit
         self._loop = loop
         self._outstanding_max = outstanding_max
         self._bytes_max = bytes_max
+        self._send_far = send_far  # takes what is above ``packet_bytes``
+        self._near_bytes = packet_bytes if send_far is not None else bytes_max
+        self._far = 0  # the last sequence number of such a call; they count down
         self._session = 0
         self._opening = False
         self._next = 1
@@ -81,7 +88,13 @@ class Calls:
 
     def send(self, message: bytes) -> "asyncio.Future[Answer]":
         """A message as it is, outside the session: it may be executed twice, or not at all."""
-        return self._put(Call(None, message, self._loop.create_future()))
+        return self.forward(message).future
+
+    def forward(self, message: bytes) -> Call:
+        """The same for somebody else's message; ``tries`` says how often it went out."""
+        call = Call(None, message, self._loop.create_future())
+        self._put(call)
+        return call
 
     def mention(self, message: bytes) -> None:
         """A message whose answer nobody waits for."""
@@ -221,9 +234,29 @@ class Calls:
             if len(call.message) > self._bytes_max:
                 self._refuse([call], MessageTooLarge(_TOO_LARGE.format(len(call.message), self._bytes_max)))
                 continue
+            if len(call.message) > self._near_bytes:
+                self._go_far(call)
+                continue
             size += len(call.message)
             batch.append(call)
         return batch
+
+    def _go_far(self, call: Call) -> None:
+        assert self._send_far is not None
+        call.tries += 1
+        self._far -= 1
+        self._sent[self._far] = call
+        self._send_far(self._far, call.message)
+
+    def message_of(self, seq: int) -> bytes | None:
+        """What was sent under this number, if it has no answer yet."""
+        call = self._sent.get(seq)
+        return None if call is None else call.message
+
+    def is_awaited(self, seq: int) -> bool:
+        """Whether somebody still waits for the answer."""
+        call = self._sent.get(seq)
+        return call is not None and not call.future.done()
 
     def _refuse_all(self, calls: list[Call], error: SubmitError) -> None:
         """Who we are has to be said all the same, as soon as somebody takes it."""

@@ -114,6 +114,7 @@ class Executor:
         group, context, time = self.group, self.context, self.group.time
         language, use = self.language, self.sessions.use
         decode, execute, ask = language.decode, language.execute, language.ask
+        most = group.limits.reply_bytes_max
         executed: list[bytes] = []
         slots: list[int] = []
         for ts, message in enumerate(messages, first):
@@ -125,6 +126,8 @@ class Executor:
                 if isinstance(found, Session):
                     context.session = read.session
                     reply = self._execute(read.command) if kind is execute else self._read_older(read)
+                    if len(reply) > most:
+                        reply = envelope.too_large(len(reply), most)
                     found.keep(read.number, ts, reply)
                     executed.append(self._failure or reply)
                     slots.append(ts)

@@ -27,6 +27,7 @@ from ordering.effects import (
     Delivery,
     Ending,
     EndMembership,
+    HoldersKnown,
     InstallView,
     LockGranted,
     LockLost,
@@ -38,6 +39,7 @@ from ordering.effects import (
 )
 from ordering.errors import ConfigurationError, LockError, NoPrimary, NotMember
 from ordering.events import (
+    HoldersRequested,
     LockReleased,
     LockRequested,
     Persisted,
@@ -47,7 +49,6 @@ from ordering.events import (
     ReplyRequested,
     StateTransferred,
 )
-from ordering.multirpc import REPLY_BYTES_MAX
 from ordering.naming import group_id
 from ordering.packets import Call
 from ordering.records import Record
@@ -55,17 +56,20 @@ from ordering.transports.addresses import parse_address, parse_endpoint
 from ordering.transports.bulk_tcp import BulkServer, BulkStream, serve_bulk
 from ordering.views import Member
 from rsm import envelope, transfer
+from rsm.calls import Call as OwnCall
 from rsm.calls import Calls
 from rsm.config import ReplicaConfig
 from rsm.disk import Came, Disk
-from rsm.envelope import Checkpoint, Language, too_large
+from rsm.envelope import Checkpoint, Language
 from rsm.errors import Diverged, Halted, MachineError, OutcomeUnknown, RsmError
 from rsm.executor import Executor
+from rsm.far_calls import Desk, fitting
 from rsm.handover import Handover
 from rsm.intake import Intake
 from rsm.locks import Grant, Locks
 from rsm.methods import Catalogue, Method
 from rsm.proxy import Consistency, Proxy, Reading
+from rsm.quality import Held, Holders
 from rsm.reading import Reads
 from rsm.sessions import Answer
 from rsm.state_machine import StateMachine
@@ -92,7 +96,7 @@ class Replica(Generic[M]):
     def __init__(self, machine: type[M], config: ReplicaConfig) -> None:
         self.catalogue = Catalogue(machine)
         self.config = config
-        self.proxy = Proxy(self)
+        self.proxy: Proxy[M] = Proxy(self)
         self._language = Language(self.catalogue)
         self._try_snapshot()
         self._keyring = config.keyring()
@@ -104,8 +108,10 @@ class Replica(Generic[M]):
         self._calls: Calls
         self._locks: Locks
         self._reads: Reads
+        self._holders: Holders
         self._group: Group | None = None
         self._intake = Intake(self._new_executor(), ready=False)
+        self._desk = Desk(self, self._language, config.message_bytes_max)
         self._addresses: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
         self._announced = False  # this membership has begun to send
         self._minority_ms = 0
@@ -124,7 +130,7 @@ class Replica(Generic[M]):
 
     # -- life ------------------------------------------------------------------------------------
 
-    async def __aenter__(self) -> Proxy:
+    async def __aenter__(self) -> Proxy[M]:
         await self.start()
         return self.proxy
 
@@ -184,6 +190,7 @@ class Replica(Generic[M]):
             bytes_max=self.config.message_bytes_max,
         )
         self._reads = Reads(self._ask_read, loop)
+        self._holders = Holders(self._ask_holders, loop)
         self._locks = Locks(self._tell_lock, loop)
 
     @property
@@ -304,6 +311,8 @@ class Replica(Generic[M]):
                 self._answer_again(call, message)
             case ReadReady(numbers):
                 self._reads.ready(numbers)
+            case HoldersKnown():
+                self._holders.known(notice)
             case LockGranted() | LockLost() | LockRefused():
                 self._locks.hear(notice)
             case Persist(seq, records):
@@ -313,6 +322,7 @@ class Replica(Generic[M]):
                 self._announced = False
                 self._calls.pause()
                 self._locks.interrupted()
+                self._holders.interrupted()
                 self._intake.ready = False
                 self._wanted = None
                 self._handover.abandon()
@@ -388,9 +398,8 @@ class Replica(Generic[M]):
             self._reply(owed)
 
     def _reply(self, replies: list[Reply]) -> None:
-        """What does not fit a packet is said to be too large; the command was executed all the same."""
         assert self._group is not None
-        self._group.handle(ReplyRequested(tuple(map(_fitting, replies))))
+        self._group.handle(ReplyRequested(tuple(map(fitting, replies))))
 
     def _answer_again(self, call: Call, message: bytes) -> None:
         """What was executed has its reply in the session. A query is read once more: where in the order it
@@ -406,10 +415,10 @@ class Replica(Generic[M]):
 
     async def _read_again(self, call: Call, query: msgspec.Struct) -> None:
         try:
-            await asyncio.shield(self._read())
+            answer = await self.read(query)
         except (NoPrimary, NotMember):
             return  # whoever asked asks again, elsewhere
-        self._reply([Reply(call, self.executor.applied, self.executor.query(query))])
+        self._reply([Reply(call, answer.ts, answer.reply)])
 
     async def _rejoin(self) -> None:
         """As a new member, with an empty memory and an empty disk: the state comes from the others."""
@@ -456,6 +465,7 @@ class Replica(Generic[M]):
         self._calls.fail(error)
         self._reads.fail(error)
         self._locks.interrupted()
+        self._holders.interrupted()
         for _, future in self._waiting:
             future.cancel()
 
@@ -557,7 +567,7 @@ class Replica(Generic[M]):
         group.tell(always=True)  # what waited for the state; if it raises the group is stopped
 
     async def _serve(self, stream: BulkStream) -> None:
-        await transfer.serve(stream, self)
+        await transfer.serve(stream, self, self._desk)
 
     def results(self) -> Results:
         return self.executor.results()
@@ -644,6 +654,27 @@ class Replica(Generic[M]):
     def execute(self, command: Any) -> "asyncio.Future[Answer]":
         return self._calls.execute(command)
 
+    @property
+    def is_serving(self) -> bool:
+        return self._standing() is Standing.SERVING
+
+    def forward(self, message: bytes) -> OwnCall:
+        """Put a client's call on the ring, and get what it is answered."""
+        return self._calls.forward(message)
+
+    async def held(self, ts: int, voters: int) -> Held | None:
+        return await self._holders.of(ts, voters)
+
+    def _ask_holders(self, asked: HoldersRequested) -> None:
+        if self._group is None or self._group.is_over:
+            raise NotMember("this replica is no member of its group now")
+        self._group.handle(asked)
+
+    async def read(self, query: msgspec.Struct) -> Answer:
+        """A client's query, from a state that misses nothing."""
+        await asyncio.shield(self._read())
+        return Answer(self.executor.applied, self.executor.query(query))
+
     async def query(
         self, method: Method, arguments: tuple[Any, ...], named: dict[str, Any], consistency: Consistency
     ) -> Reading:
@@ -670,10 +701,3 @@ class Replica(Generic[M]):
         """Where this is no member yet, it is asked when it is."""
         if self._group is not None and self._announced and not self._group.is_over:
             self._group.handle(ReadRequested(number))
-
-
-def _fitting(reply: Reply) -> Reply:
-    size = len(reply.payload)
-    if size <= REPLY_BYTES_MAX:
-        return reply
-    return Reply(reply.call, reply.ts, too_large(size, REPLY_BYTES_MAX))

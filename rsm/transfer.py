@@ -11,6 +11,12 @@
     asks      StatusWanted()
     answers   ReplicaStatus
 
+    asks      CallWanted(message, ts)         a client's call that fits no datagram, or whose answer does not
+    answers   slot and reply (``far_calls``)
+
+    asks      HoldersWanted(ts, voters)       for a client: how many voters hold a slot (``quality``)
+    answers   how many do, of how many
+
 Each of these but the chunks is MessagePack behind its length, the questions without. A chunk's name is its
 digest, and the end has a digest of all names: what comes is verified chunk by chunk, kept at once
 (``spool``), and not asked for again when the donor dies, the connection breaks or a chunk is not what its
@@ -33,7 +39,7 @@ import msgspec
 from ordering.errors import BulkCorrupt, BulkError, BulkTimeout
 from ordering.sealing import Keyring
 from ordering.transports.addresses import parse_address
-from ordering.transports.bulk_tcp import BulkStream, open_bulk
+from ordering.transports.bulk_tcp import DEFAULT_LIMITS, BulkLimits, BulkStream, open_bulk
 from rsm.chunks import CHUNK_MAX, DIGEST_BYTES, Whole, name_of
 from rsm.pace import aside
 from rsm.spool import NAMES_MAX, Spool
@@ -95,7 +101,17 @@ class StatusWanted(msgspec.Struct, frozen=True, array_like=True, tag=3):
     pass
 
 
-Question: TypeAlias = StateWanted | ResultsWanted | StatusWanted
+class CallWanted(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    message: bytes
+    ts: int = 0  # where it was executed, if that is known
+
+
+class HoldersWanted(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    ts: int
+    voters: int
+
+
+Question: TypeAlias = StateWanted | ResultsWanted | StatusWanted | CallWanted | HoldersWanted
 Results: TypeAlias = list[tuple[int, int]]
 
 
@@ -147,12 +163,20 @@ class Source(Protocol):
     def status(self) -> ReplicaStatus: ...
 
 
-async def serve(stream: BulkStream, source: Source) -> None:
+class Desk(Protocol):
+    """Who answers clients."""
+
+    bytes_max: int
+
+    async def serve(self, stream: BulkStream, wanted: CallWanted | HoldersWanted) -> None: ...
+
+
+async def serve(stream: BulkStream, source: Source, desk: Desk) -> None:
     """Answer one question."""
     question = bytearray()
     async for chunk in stream:
         question += chunk
-        if len(question) > _QUESTION_MAX:
+        if len(question) > _QUESTION_MAX + desk.bytes_max:
             return
     try:
         wanted = msgspec.msgpack.decode(question, type=Question)
@@ -168,6 +192,8 @@ async def serve(stream: BulkStream, source: Source) -> None:
                 offer = await source.offer(wanted) if admitted else None
                 if offer is not None:
                     await _give(stream, offer, wanted.have, source.gifts)
+        case CallWanted() | HoldersWanted():
+            await desk.serve(stream, wanted)
 
 
 async def _give(stream: BulkStream, offer: Offer, have: bytes, gifts: Gifts) -> None:
@@ -269,17 +295,23 @@ class Peer(msgspec.Struct, frozen=True):
     keyring: Keyring | None
     group: int
     boot: int
+    limits: BulkLimits = DEFAULT_LIMITS
 
-    async def ask(self, question: Question) -> bytearray | None:
-        """Everything it answers; None if the connection broke."""
+    async def ask(self, question: Question, bytes_max: int | None = None) -> bytearray | None:
+        """Everything it answers; None if the connection broke, or it is more than ``bytes_max``."""
         host, port = parse_address(self.address).endpoint
         received = bytearray()
         try:
-            async with await open_bulk(host, port, self.keyring, group=self.group, boot=self.boot) as stream:
+            async with await open_bulk(
+                host, port, self.keyring, group=self.group, boot=self.boot, limits=self.limits
+            ) as stream:
                 await stream.send(msgspec.msgpack.encode(question))
                 await stream.finish()
                 async for chunk in stream:
                     received += chunk
+                    if bytes_max is not None and len(received) > bytes_max:
+                        stream.abort()
+                        return None
         except BulkError as error:
             log.info("%s: %s", self.address, error)
             return None

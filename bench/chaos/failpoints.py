@@ -264,6 +264,6 @@ class FailingReplica(Replica[M]):
 
     async def _serve(self, stream: BulkStream) -> None:
         giving = _Giving(stream, self.failpoints)
-        await transfer.serve(cast(BulkStream, giving), _Source(self, giving))
+        await transfer.serve(cast(BulkStream, giving), _Source(self, giving), self._desk)
         if giving.offering:
             self.failpoints.reach(Role.DONOR, Cut.AFTER)

@@ -14,6 +14,7 @@ from ordering.effects import (
     Effect,
     Ending,
     EndMembership,
+    HoldersKnown,
     InstallView,
     LevelReached,
     Multicast,
@@ -261,7 +262,16 @@ class Cluster:
             case SetTimer(at):
                 process.timer_at = at
                 self.clock.at(process.real_time(at), lambda: self._tick(process, at))
-            case Deliver() | Retract() | CallRepeated() | Accepted() | Tick() | WindowOpened() | ReadReady():
+            case (
+                Deliver()
+                | Retract()
+                | CallRepeated()
+                | Accepted()
+                | Tick()
+                | WindowOpened()
+                | ReadReady()
+                | HoldersKnown()
+            ):
                 process.replica.hear(effect)
             case LevelReached(majority, _):
                 process.majority = majority
