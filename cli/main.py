@@ -7,9 +7,11 @@ import typer
 
 from cli.bench import app as bench
 from cli.chaos import chaos
+from cli.cluster import app as cluster
 from cli.demo import demo
 from cli.explore import explore
 from cli.fuzz import fuzz
+from cli.members import members
 from cli.replica import call, init, replica, status
 from cli.sim import sim
 from cli.story import story
@@ -44,6 +46,8 @@ app.command()(init)
 app.command()(replica)
 app.command()(status)
 app.command()(call)
+app.command()(members)
+app.add_typer(cluster, name="cluster")
 app.command()(chaos)
 app.command()(explore)
 app.command()(fuzz)

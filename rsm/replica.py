@@ -54,7 +54,7 @@ from ordering.records import Record
 from ordering.transports.addresses import parse_address, parse_endpoint
 from ordering.transports.bulk_tcp import BulkServer, BulkStream, serve_bulk
 from ordering.views import Member
-from rsm import envelope, transfer
+from rsm import envelope, operations, transfer
 from rsm.calls import Calls
 from rsm.config import ReplicaConfig
 from rsm.disk import Came, Disk
@@ -567,6 +567,9 @@ class Replica(Generic[M]):
             self._waiting.append((ts, future))
         return future
 
+    async def operate(self, order: operations.Order) -> operations.Outcome:
+        return await operations.perform(order, self, self._group, self._read)
+
     # -- how it stands ---------------------------------------------------------------------------
 
     def status(self) -> ReplicaStatus:
@@ -589,6 +592,7 @@ class Replica(Generic[M]):
             outstanding=self._calls.outstanding,
             age_s=0.0 if group is None or group.is_over else group.majority_age_ns() / 1e9,
             why="" if failure is None else str(failure),
+            forks=0 if group is None else group.forks,
             members=members_of(agreed),
         )
 

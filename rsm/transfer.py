@@ -9,6 +9,9 @@
     asks      StatusWanted()
     answers   ReplicaStatus
 
+    asks      an operator's order             ``rsm.operations``
+    answers   Outcome
+
 The bytes are verified twice: each frame of the channel is sealed, and the snapshot ends where the offer said,
 with the digest that it said.
 """
@@ -25,6 +28,8 @@ from ordering.errors import BulkError
 from ordering.sealing import Keyring
 from ordering.transports.addresses import parse_address
 from ordering.transports.bulk_tcp import BulkStream, open_bulk
+from rsm import operations
+from rsm.operations import Outcome
 from rsm.status import ReplicaStatus
 
 log = logging.getLogger(__name__)
@@ -60,7 +65,7 @@ class StatusWanted(msgspec.Struct, frozen=True, array_like=True, tag=3):
     pass
 
 
-Question: TypeAlias = StateWanted | ResultsWanted | StatusWanted
+Question: TypeAlias = StateWanted | ResultsWanted | StatusWanted | operations.Order
 Results: TypeAlias = list[tuple[int, int]]
 
 
@@ -72,6 +77,8 @@ class Source(Protocol):
     def results(self) -> Results: ...
 
     def status(self) -> ReplicaStatus: ...
+
+    async def operate(self, order: operations.Order) -> Outcome: ...
 
 
 async def serve(stream: BulkStream, source: Source) -> None:
@@ -94,6 +101,8 @@ async def serve(stream: BulkStream, source: Source) -> None:
             offer = await source.offer(wanted)
             if offer is not None:
                 await _give(stream, offer)
+        case order:
+            await stream.send(msgspec.msgpack.encode(await source.operate(order)))
 
 
 async def _give(stream: BulkStream, offer: Offer) -> None:
@@ -138,6 +147,14 @@ class Peer(msgspec.Struct, frozen=True):
         received = await self.ask(StatusWanted())
         try:
             return msgspec.msgpack.decode(received or b"", type=ReplicaStatus)
+        except msgspec.MsgspecError:
+            return None
+
+    async def order(self, order: operations.Order) -> Outcome | None:
+        """None if it did not answer: whether it heard is not known."""
+        received = await self.ask(order)
+        try:
+            return msgspec.msgpack.decode(received or b"", type=Outcome)
         except msgspec.MsgspecError:
             return None
 
