@@ -14,6 +14,7 @@ from cli.fuzz import fuzz
 from cli.members import members
 from cli.replica import call, init, replica, status
 from cli.sim import sim
+from cli.snapshot import app as snapshot
 from cli.story import story
 
 app = typer.Typer(
@@ -48,6 +49,7 @@ app.command()(status)
 app.command()(call)
 app.command()(members)
 app.add_typer(cluster, name="cluster")
+app.add_typer(snapshot, name="snapshot")
 app.command()(chaos)
 app.command()(explore)
 app.command()(fuzz)

@@ -53,6 +53,11 @@ class Group:
 
     def start(self, *numbers: int) -> None:
         """Start all, and wait until each is ready."""
+        self.begin(*numbers)
+        for number in numbers:
+            self.await_line(number, "ready")
+
+    def begin(self, *numbers: int) -> None:
         for number in numbers:
             self.running[number] = subprocess.Popen(
                 [sys.executable, "-m", "cli.main", "replica", "-c", self.config(number), "-m", MACHINE],
@@ -62,8 +67,6 @@ class Group:
                 text=True,
                 env={**os.environ, "COLUMNS": "300"},
             )
-        for number in numbers:
-            self.await_line(number, "ready")
 
     def await_line(self, number: int, words: str) -> None:
         process = self.running[number]
