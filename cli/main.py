@@ -11,6 +11,7 @@ from cli.cluster import app as cluster
 from cli.demo import demo
 from cli.explore import explore
 from cli.fuzz import fuzz
+from cli.log import app as log
 from cli.members import members
 from cli.replica import call, init, replica, status
 from cli.sim import sim
@@ -48,6 +49,7 @@ app.command()(replica)
 app.command()(status)
 app.command()(call)
 app.command()(members)
+app.add_typer(log, name="log")
 app.add_typer(cluster, name="cluster")
 app.add_typer(snapshot, name="snapshot")
 app.command()(chaos)

@@ -11,6 +11,8 @@ not fit is copied again, and is damage only if it never fits.
 PostgreSQL gives a reader a picture of its own: one transaction, read-only and repeatable.
 
 The claim is compared as well. At a site that runs it may lag behind the log by what was written since.
+
+Look from another process: one that closes a file loses its own locks on it, those of SQLite among them.
 """
 
 import os
