@@ -9,6 +9,7 @@ from cli.bench import app as bench
 from cli.chaos import chaos
 from cli.cluster import app as cluster
 from cli.demo import demo
+from cli.doctor import doctor
 from cli.explore import explore
 from cli.fuzz import fuzz
 from cli.log import app as log
@@ -49,6 +50,7 @@ app.command()(replica)
 app.command()(status)
 app.command()(call)
 app.command()(members)
+app.command()(doctor)
 app.add_typer(log, name="log")
 app.add_typer(cluster, name="cluster")
 app.add_typer(snapshot, name="snapshot")

@@ -15,6 +15,7 @@ import logging
 import secrets
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from time import time_ns
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -592,6 +593,7 @@ class Replica(Generic[M]):
             outstanding=self._calls.outstanding,
             age_s=0.0 if group is None or group.is_over else group.majority_age_ns() / 1e9,
             why="" if failure is None else str(failure),
+            clock_ns=time_ns(),
             forks=0 if group is None else group.forks,
             members=members_of(agreed),
         )

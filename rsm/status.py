@@ -45,6 +45,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     outstanding: int = 0
     age_s: float = 0.0
     why: str = ""  # it halted
+    clock_ns: int = 0  # the wall clock where it runs
     forks: int = 0  # so often has its chain gone on without a majority (R9)
     members: list[MemberStatus] = []
 
