@@ -78,7 +78,7 @@ async def survey(site: ReplicaConfig) -> Answers:
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """The group as those who answered have it; ``view`` is the latest of the chain that most are in."""
+    """The group as those who answered have it; ``latest`` is who has the latest view of the chain."""
 
     answers: Answers
     chain: str
@@ -110,11 +110,15 @@ class Picture(msgspec.Struct, frozen=True):
 
 
 def picture_of(answers: Answers) -> Picture:
+    """Of several chains the one that has its majority, else the one that most are in."""
     said = [each for each in answers.values() if each is not None and each.members]
     chains = [each.chain for each in said]
-    chain = max(chains, key=chains.count, default="")
-    latest = max((each for each in said if each.chain == chain), key=_view_of, default=None)
-    return Picture(answers, chain, latest)
+    pictures = [
+        Picture(answers, chain, max((each for each in said if each.chain == chain), key=_view_of))
+        for chain in dict.fromkeys(chains)
+    ]
+    nobody = Picture(answers, "", None)
+    return max(pictures, key=lambda each: (each.has_majority, chains.count(each.chain)), default=nobody)
 
 
 def _view_of(status: ReplicaStatus) -> tuple[int, ...]:

@@ -224,7 +224,7 @@ def restore(
     contents = _verified(file, machine)
     sites = [load_site(path) for path in config]
     for path, site in zip(config, sites, strict=True):
-        _check(path, site, sites[0])
+        _check(path, site, sites[0])  # all of them before anything is written
     token = token or secrets.token_hex(8)
     group, founders = sites[0].group, sites[0].founders
     founding = backup.plan(contents, group, founders, token)
@@ -233,7 +233,7 @@ def restore(
         try:
             backup.found(file, founding, site.advertise or site.bind, site.data, site.database, group)
         except (BackupError, StorageError) as error:
-            refuse(f"{path}: {error}", 1)
+            refuse(f"{path}: {error}; mend that, and go on with --token {token}", 1)
         typer.echo(f"{path}: {site.data} holds slot {contents.header.slot} of chain {founding.chain:x}")
     named = {site.advertise or site.bind for site in sites}
     missing = [address for address in founders if address not in named]
@@ -250,3 +250,7 @@ def _check(path: Path, site: ReplicaConfig, first: ReplicaConfig) -> None:
         refuse(f"{path}: founders: {address} is not among them; only founders are restored, others join")
     if (site.group, site.founders) != (first.group, first.founders):
         refuse(f"{path}: has another group, or other founders in another order, than the first one named")
+    try:
+        backup.check_empty(site.data, site.database, site.group)
+    except StorageError as error:
+        refuse(f"{path}: {error}", 1)

@@ -252,13 +252,8 @@ def found(path: Path, founding: Founding, address: str, directory: Path, url: st
     vector = tuple((site, 0) for site in sites)
     descent = Descent(founding.chain, 0)
     chunks = closed(_in_new_chain(state, founding), machine)
-    store = Store.open(directory, url, group=group)
+    store = _empty(directory, url, group)
     try:
-        restored = store.restore()
-        if restored.amnesiac is not None or restored.ledger.began is not None:
-            raise StorageForeign(
-                f"{directory} has a log already; stop its replica and move the directory away first"
-            )
         store.wipe()
         store.save_snapshot(ts, chunks, state.digest.to_bytes(4, "big"))
         store.write(
@@ -269,6 +264,26 @@ def found(path: Path, founding: Founding, address: str, directory: Path, url: st
         )
     finally:
         store.close()
+
+
+def check_empty(directory: Path, url: str | None, group: str) -> None:
+    """Whether ``found`` may write there; raises a ``StorageError`` that says why not."""
+    if directory.exists() or url is not None:
+        _empty(directory, url, group).close()
+
+
+def _empty(directory: Path, url: str | None, group: str) -> Store:
+    store = Store.open(directory, url, group=group)
+    try:
+        restored = store.restore()
+        if restored.amnesiac is not None or restored.ledger.began is not None:
+            raise StorageForeign(
+                f"{directory} has a log already; stop its replica and move the directory away first"
+            )
+    except BaseException:
+        store.close()
+        raise
+    return store
 
 
 def _in_new_chain(state: Group, founding: Founding) -> Group:
