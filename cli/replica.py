@@ -7,7 +7,7 @@ import secrets
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -15,10 +15,10 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
+from cli.asking import UNKNOWN, ask_all
+from cli.asking import refuse as _refuse
 from ordering.driver import run
 from ordering.errors import OrderingError
-from ordering.naming import group_id
-from ordering.sealing import Keyring
 from rsm.client import Client, ClientConfig
 from rsm.config import ReplicaConfig
 from rsm.errors import CallError, MachineError, OutcomeUnknown, RsmError
@@ -27,22 +27,12 @@ from rsm.replica import Replica
 from rsm.state_machine import StateMachine
 from rsm.status import ReplicaStatus, Standing
 from rsm.storage.errors import StorageError
-from rsm.transfer import Peer
 
-WRONG, UNKNOWN = 2, 4
 KEY_BYTES = 32
-STATUS_SECONDS = 3.0
-
-messages = Console(stderr=True, highlight=False)
 
 Machine = Annotated[
     str, typer.Option("--machine", "-m", help="The class, as package.module:Class; found from here.")
 ]
-
-
-def _refuse(words: str, code: int = WRONG) -> NoReturn:
-    messages.print(f"error: {words}", markup=False, style="red", soft_wrap=True)
-    raise typer.Exit(code)
 
 
 def load_machine(name: str) -> type[StateMachine]:
@@ -201,7 +191,7 @@ def status(
         _refuse(f"--output: {output!r} must be table or json")
     try:
         site = ReplicaConfig.load(config)
-        found = run(_ask_all(site, site.keyring()))
+        found = run(ask_all(site, dict.fromkeys((*site.founders, *site.contacts))))
     except OrderingError as error:
         _refuse(str(error))
     if output == "json":
@@ -211,20 +201,6 @@ def status(
     serving = [each.view for each in found.values() if each is not None and each.standing == Standing.SERVING]
     best = max((serving.count(view) for view in serving), default=0)
     raise typer.Exit(0 if best > len(found) // 2 else 1)
-
-
-async def _ask_all(site: ReplicaConfig, keyring: Keyring | None) -> dict[str, ReplicaStatus | None]:
-    addresses = list(dict.fromkeys((*site.founders, *site.contacts)))
-    boot = secrets.randbits(128)
-
-    async def ask(address: str) -> ReplicaStatus | None:
-        try:
-            async with asyncio.timeout(STATUS_SECONDS):
-                return await Peer(address, keyring, group_id(site.group), boot).status()
-        except TimeoutError:
-            return None
-
-    return dict(zip(addresses, await asyncio.gather(*map(ask, addresses)), strict=True))
 
 
 def _show(found: dict[str, ReplicaStatus | None], *, members: bool) -> None:
@@ -245,6 +221,9 @@ def _show(found: dict[str, ReplicaStatus | None], *, members: bool) -> None:
     for address, each in found.items():
         if each is not None and each.why:
             console.print(f"{address}: {each.why}", markup=False, style="red")
+        if each is not None and each.forks:
+            words = f"{address}: in a chain that has gone on without a majority, {each.forks} times"
+            console.print(words, markup=False, style="red")
         if each is not None and members:
             console.print(f"{address} sees:")
             for member in each.members:

@@ -155,6 +155,11 @@ class Group:
         heard = self._engine.detection.majority_heard_at()
         return 0 if heard is None else max(monotonic_ns() - heard, 0)
 
+    @property
+    def forks(self) -> int:
+        """How often the chain this site is in has gone on without a majority (R9)."""
+        return self._engine.site.descent.depth
+
     def stats(self) -> GroupStats:
         return group_stats(self._engine, self._tally, len(self._waiters))
 

@@ -15,7 +15,7 @@ import logging
 import secrets
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -55,7 +55,7 @@ from ordering.records import Record
 from ordering.transports.addresses import parse_address, parse_endpoint
 from ordering.transports.bulk_tcp import BulkServer, BulkStream, serve_bulk
 from ordering.views import Member
-from rsm import envelope, transfer
+from rsm import envelope, operations, transfer
 from rsm.calls import Call as OwnCall
 from rsm.calls import Calls
 from rsm.config import ReplicaConfig
@@ -594,6 +594,9 @@ class Replica(Generic[M]):
             self._waiting.append((ts, future))
         return future
 
+    async def operate(self, order: operations.Order) -> operations.Outcome:
+        return await operations.perform(order, self, self._group, self._read)
+
     # -- how it stands ---------------------------------------------------------------------------
 
     def status(self) -> ReplicaStatus:
@@ -616,6 +619,8 @@ class Replica(Generic[M]):
             outstanding=self._calls.outstanding,
             age_s=0.0 if group is None or group.is_over else group.majority_age_ns() / 1e9,
             why="" if failure is None else str(failure),
+            clock_ns=time_ns(),
+            forks=0 if group is None else group.forks,
             members=members_of(agreed),
         )
 

@@ -23,6 +23,7 @@ class MemberStatus(msgspec.Struct, frozen=True, kw_only=True):
     voter: bool
     in_ring: bool
     version: int  # the newest it can run, 0: it has not said
+    boot: str = ""  # that of its last announcement
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +45,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     outstanding: int = 0
     age_s: float = 0.0
     why: str = ""  # it halted
+    clock_ns: int = 0  # the wall clock where it runs
+    forks: int = 0  # so often has its chain gone on without a majority (R9)
     members: list[MemberStatus] = []
 
 
@@ -59,6 +62,7 @@ def members_of(agreed: Group) -> list[MemberStatus]:
             voter=site in view.electorate,
             in_ring=site in view.ring,
             version=max(agreed.announced[site].signatures, default=0) if site in agreed.announced else 0,
+            boot=agreed.announced[site].boot.hex() if site in agreed.announced else "",
         )
         for site, address in view.addresses.items()
     ]

@@ -17,6 +17,9 @@
     asks      HoldersWanted(ts, voters)       for a client: how many voters hold a slot (``quality``)
     answers   how many do, of how many
 
+    asks      an operator's order             ``rsm.operations``
+    answers   Outcome
+
 Each of these but the chunks is MessagePack behind its length, the questions without. A chunk's name is its
 digest, and the end has a digest of all names: what comes is verified chunk by chunk, kept at once
 (``spool``), and not asked for again when the donor dies, the connection breaks or a chunk is not what its
@@ -40,7 +43,9 @@ from ordering.errors import BulkCorrupt, BulkError, BulkTimeout
 from ordering.sealing import Keyring
 from ordering.transports.addresses import parse_address
 from ordering.transports.bulk_tcp import DEFAULT_LIMITS, BulkLimits, BulkStream, open_bulk
+from rsm import operations
 from rsm.chunks import CHUNK_MAX, DIGEST_BYTES, Whole, name_of
+from rsm.operations import Outcome
 from rsm.pace import aside
 from rsm.spool import NAMES_MAX, Spool
 from rsm.status import ReplicaStatus
@@ -111,7 +116,9 @@ class HoldersWanted(msgspec.Struct, frozen=True, array_like=True, tag=11):
     voters: int
 
 
-Question: TypeAlias = StateWanted | ResultsWanted | StatusWanted | CallWanted | HoldersWanted
+Question: TypeAlias = (
+    StateWanted | ResultsWanted | StatusWanted | CallWanted | HoldersWanted | operations.Order
+)
 Results: TypeAlias = list[tuple[int, int]]
 
 
@@ -162,6 +169,8 @@ class Source(Protocol):
 
     def status(self) -> ReplicaStatus: ...
 
+    async def operate(self, order: operations.Order) -> Outcome: ...
+
 
 class Desk(Protocol):
     """Who answers clients."""
@@ -194,6 +203,8 @@ async def serve(stream: BulkStream, source: Source, desk: Desk) -> None:
                     await _give(stream, offer, wanted.have, source.gifts)
         case CallWanted() | HoldersWanted():
             await desk.serve(stream, wanted)
+        case order:
+            await stream.send(msgspec.msgpack.encode(await source.operate(order)))
 
 
 async def _give(stream: BulkStream, offer: Offer, have: bytes, gifts: Gifts) -> None:
@@ -334,6 +345,14 @@ class Peer(msgspec.Struct, frozen=True):
         received = await self.ask(StatusWanted())
         try:
             return msgspec.msgpack.decode(received or b"", type=ReplicaStatus)
+        except msgspec.MsgspecError:
+            return None
+
+    async def order(self, order: operations.Order) -> Outcome | None:
+        """None if it did not answer: whether it heard is not known."""
+        received = await self.ask(order)
+        try:
+            return msgspec.msgpack.decode(received or b"", type=Outcome)
         except msgspec.MsgspecError:
             return None
 

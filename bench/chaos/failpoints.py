@@ -197,6 +197,7 @@ class _Source:
         self.gifts = replica.gifts
         self.results = replica.results
         self.status = replica.status
+        self.operate = replica.operate
 
     async def offer(self, wanted: StateWanted) -> Offer | None:
         offer = await self._replica.offer(wanted)
