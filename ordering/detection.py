@@ -137,10 +137,6 @@ class Detection:
         quiet = self.site.now - self.last_heard.get(other, 0)
         return quiet >= self.site.config.suspect_ms * MS // 2 or self.has_restarted(other)
 
-    def is_present(self, other: SiteId) -> bool:
-        """Whether it was heard so lately that nobody can have begun to miss it: all are, by every probe."""
-        return self.was_heard(other, self.site.config.probe_ms + self.site.config.suspect_ms)
-
     def was_heard(self, other: SiteId, within_ms: int) -> bool:
         heard = self.last_heard.get(other)
         return heard is not None and self.site.now - heard < within_ms * MS

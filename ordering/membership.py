@@ -354,8 +354,6 @@ class Membership:
             if change.kind is ChangeKind.PROMOTE and not self._is_alive(change.member.site, request):
                 continue
             view = apply_change(site.view, change, site.me, ts, time, joint=joint)
-            if change.kind is ChangeKind.RETIRE and view is not None and not self._is_whole(view):
-                continue
             if view is not None and self._can_settle(view):
                 del self.requests[key]
                 return view
@@ -366,10 +364,6 @@ class Membership:
         majorities that are to hold the change."""
         changes = view.electorate != self.site.view.electorate
         return not changes or self.detection.reaches_quorum_of(view, joint=True)
-
-    def _is_whole(self, view: View) -> bool:
-        """Whether a ring counts on nobody who may be dead: those who are left must be able to go on."""
-        return all(site == self.site.me or self.detection.is_present(site) for site in view.ring)
 
     def _is_alive(self, learner: SiteId, request: Request) -> bool:
         """Whether a learner lived on after it asked for its vote. A request may come late, alone or with

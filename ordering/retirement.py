@@ -9,8 +9,9 @@ voter, so no majority changes, and at that slot its handler locks go to a member
    the ring anew with everybody who promised; then it asks again.
 3. It stays until its application has been told of that view, so a majority holds it; for a moment more, in
    which replies that the application owed go out; and until every ring member is known to have it. Then
-   nobody needs a packet that only this site has, and nobody waits for one. In durable mode its own disk must
-   tell of it too, so that it does not come back as somebody whom the ring waits for.
+   nobody needs a packet that only this site has, and nobody waits for one. A ring member that is dead and not
+   missed yet is missed now, and the view change has this site in the ring again. In durable mode its own disk
+   must tell of the view too, so that it does not come back as somebody whom the ring waits for.
 
 A ring that is no majority of the electorate could deliver nothing without the very site that goes. So no such
 view is ordered. The site waits as long as there are others, heard lately, that may come back into the ring,
@@ -84,13 +85,13 @@ class Retirement:
         """Whether enough others for a majority live, in the ring or on their way there. A ring whose token
         site has died is silent until that is noticed."""
         site = self.site
-        ring_ms = site.config.detection_ms + site.config.suspect_ms
+        config = site.config
+        in_ring_ms = config.detection_ms + config.suspect_ms
+        outside_ms = config.probe_ms + config.suspect_ms
         present: list[SiteId] = []
         for member in site.view.members:
-            if member.site == site.me:
-                continue
-            in_ring = member.site in site.view.ring and self.detection.was_heard(member.site, ring_ms)
-            if in_ring or self.detection.is_present(member.site):
+            patience = in_ring_ms if member.site in site.view.ring else outside_ms
+            if member.site != site.me and self.detection.was_heard(member.site, patience):
                 present += (member.site, member.replaces)
         return site.view.is_quorum(present, joint=site.stability.joint(site.view))
 
