@@ -124,7 +124,8 @@ def replica(
     machine: Machine,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
 ) -> None:
-    """Run one replica of a group until Ctrl-C or SIGTERM.
+    """Run one replica of a group until Ctrl-C or SIGTERM; it leaves the ring first. A second signal stops it
+    at once.
 
     Prints a line when it is ready. The exit code is 1 if the replica had to halt; the last line says why.
     """
@@ -147,7 +148,10 @@ async def _serve(machine: type[StateMachine], config: ReplicaConfig) -> int:
     told: asyncio.Future[None] = loop.create_future()
 
     def stop() -> None:
-        if not told.done():
+        if told.done():
+            serving.hurry()
+        else:
+            typer.echo("stopping: waits for its calls and leaves the ring; a second signal stops it at once")
             told.set_result(None)
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -167,9 +171,10 @@ async def _serve(machine: type[StateMachine], config: ReplicaConfig) -> int:
     await asyncio.wait([over, told], return_when=asyncio.FIRST_COMPLETED)
     over.cancel()
     ended = (await asyncio.gather(over, return_exceptions=True))[0]
-    await serving.stop()
+    departure = await serving.stop()
     if isinstance(ended, Exception):
         _refuse(f"{config.group}: this replica halted: {ended}", 1)
+    typer.echo(f"stopped: {departure}")
     return 0
 
 

@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from ordering.effects import Accepted, Effect, EndMembership
+from ordering.effects import Accepted, Effect, Ending, EndMembership, RetirementRefused
 from ordering.engine import Engine
 from ordering.errors import NotMember, Overloaded, SubmitError
 from ordering.events import ChangeRequested, SubmitRequested
@@ -75,6 +75,7 @@ class Group:
         self._accepted: list[Accepted] = []  # by the call under way
         self._waiters: deque[_Waiter] = deque()
         self._ended: asyncio.Future[EndMembership | Stopped] = driver.loop.create_future()
+        self._refused: asyncio.Future[None] = driver.loop.create_future()  # the latest wish to retire
 
     # -- the application's calls -----------------------------------------------------------------
 
@@ -133,6 +134,18 @@ class Group:
         """Ask to go, once own messages are ordered; ``ended`` says when the others have let go."""
         self.handle(ChangeRequested(ChangeKind.LEAVE))
 
+    async def retire(self) -> bool:
+        """Leave the ring and stay a voter: for a process that is to be stopped, and will be back. True when
+        nobody will miss it; the membership is over then. False: the others could not go on, all is as before
+        (or the membership has ended otherwise). A group that is without a majority for the moment may take
+        its time to grant or refuse it."""
+        if self._refused.done():
+            self._refused = self._driver.loop.create_future()
+        self.handle(ChangeRequested(ChangeKind.RETIRE))
+        await asyncio.wait((self._refused, self._ended), return_when=asyncio.FIRST_COMPLETED)
+        how = self._ended.result() if self._ended.done() else None
+        return isinstance(how, EndMembership) and how.ending is Ending.RETIRED
+
     @property
     def ended(self) -> Awaitable[EndMembership | Stopped]:
         """How this membership ended, once it has. Any number may wait, and may give up waiting."""
@@ -174,6 +187,8 @@ class Group:
                 self._accepted = [effect]
             elif isinstance(effect, EndMembership):
                 self.end(effect)
+            elif isinstance(effect, RetirementRefused) and not self._refused.done():
+                self._refused.set_result(None)
 
     def end(self, how: EndMembership | Stopped) -> None:
         if self._ended.done():

@@ -136,6 +136,7 @@ class Recovery:
         if self._polling or self.site.fenced:
             return
         self._polling = True
+        self.site.count("polls")
         self._poll_tries = 0
         self._poll_round += 1
         self._agreeing = {self.site.me: None}
@@ -159,7 +160,7 @@ class Recovery:
         agrees = (
             site.fenced
             or self.detection.stalled()
-            or self.detection.has_restarted(poll.head.sender)
+            or (poll.head.sender in site.view.ring and self.detection.has_restarted(poll.head.sender))
             or any(self._shares(suspect) for suspect in poll.suspects if suspect != site.me)
         )
         site.unicast(poll.head.sender, PollReply(site.head(), poll.round, agrees))

@@ -59,6 +59,7 @@ from rsm import envelope, operations, transfer
 from rsm.calls import Call as OwnCall
 from rsm.calls import Calls
 from rsm.config import ReplicaConfig
+from rsm.departure import Departure, Going
 from rsm.disk import Came, Disk
 from rsm.envelope import Checkpoint, Language
 from rsm.errors import Diverged, Halted, MachineError, OutcomeUnknown, RsmError
@@ -103,6 +104,7 @@ class Replica(Generic[M]):
         self._boot = secrets.randbits(128)  # of the bulk channel
         self._opened = False
         self._stopping = False
+        self._going: Going | None = None
         self._driver: Driver
         self._bulk: BulkServer
         self._calls: Calls
@@ -229,13 +231,15 @@ class Replica(Generic[M]):
         """Returns when the replica was stopped, and raises why if it stopped by itself."""
         await asyncio.shield(self._over)
 
-    async def stop(self) -> None:
-        """Wait for own calls, though not for ever, and go. To the others this replica has crashed."""
+    async def stop(self) -> Departure:
+        """Wait for own calls and leave the ring, though not for ever, and go."""
+        departure = Departure.OUTSIDE
         if not self._opened or self._stopping:
-            return
+            return departure
         self._stopping = True
         if self._group is not None and not self._group.is_over and not self._over.done():
-            await self._calls.drained(DRAIN_SECONDS)
+            self._going = Going(self._group, self._calls, DRAIN_SECONDS)
+            departure = await self._going.end()
         self._fail(NotMember("this replica was stopped"))
         self._driver.close()
         for task in self._tasks:
@@ -245,6 +249,12 @@ class Replica(Generic[M]):
         if self._disk is not None:
             await self._disk.close()
         self._handover.close()
+        return departure
+
+    def hurry(self) -> None:
+        """A ``stop`` that is under way waits for nothing more: to the others this replica has crashed."""
+        if self._going is not None:
+            self._going.hurry()
 
     def _begin(self, came: Came, *, ready: bool) -> None:
         """A membership, the first one or another."""
@@ -318,7 +328,8 @@ class Replica(Generic[M]):
             case Persist(seq, records):
                 self._persist(seq, records)
             case EndMembership(ending):
-                log.warning("group %s: the membership ended: %s", self.config.group, ending.name)
+                level = logging.INFO if ending is Ending.RETIRED else logging.WARNING
+                log.log(level, "group %s: the membership ended: %s", self.config.group, ending.name)
                 self._announced = False
                 self._calls.pause()
                 self._locks.interrupted()
