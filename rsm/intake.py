@@ -20,6 +20,11 @@ class Intake:
         self.stable = 0
         self._waiting: deque[_Waiting] = deque()
 
+    @property
+    def waiting(self) -> int:
+        """Deliveries, views and ticks that are not executed yet."""
+        return len(self._waiting)
+
     def hear(self, effect: Effect) -> None:
         match effect:
             case Deliver(_, deliveries):

@@ -11,7 +11,6 @@ under their own numbers, so that none is executed twice.
 """
 
 import asyncio
-import logging
 import secrets
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -64,15 +63,15 @@ from rsm.executor import Executor
 from rsm.intake import Intake
 from rsm.locks import Grant, Locks
 from rsm.methods import Catalogue, Method
+from rsm.pages import Pages
 from rsm.proxy import Consistency, Proxy, Reading
 from rsm.reading import Reads
 from rsm.sessions import Answer
 from rsm.state_machine import StateMachine
-from rsm.status import ReplicaStatus, Standing, members_of
+from rsm.status import ReplicaStatus, Standing
 from rsm.storage.errors import StorageError
 from rsm.transfer import Offer, Peer, Results, StateWanted
-
-log = logging.getLogger(__name__)
+from rsm.watch import Watch
 
 M = TypeVar("M", bound=StateMachine)
 REJOIN_SECONDS: Final = 0.2
@@ -116,6 +115,8 @@ class Replica(Generic[M]):
         self._came = Came()
         self._unsaved = 0  # bytes executed since the last snapshot was begun
         self._told: tuple[int, int] | None = None  # the last checkpoint that the others were told
+        self._watch = Watch(config)
+        self._pages: list[Pages] = []
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -166,6 +167,8 @@ class Replica(Generic[M]):
                 await self._bulk.close()
                 raise
         self._opened = True
+        self._watch.opened(self.address, self.catalogue.name)
+        self._pages = await self._watch.show(self.status, self._driver.stats, self._disk)
 
     def _prepare(self, loop: asyncio.AbstractEventLoop) -> None:
         """Before the first stranger can ask how we stand."""
@@ -177,6 +180,7 @@ class Replica(Generic[M]):
             loop,
             outstanding_max=self.config.outstanding_max,
             bytes_max=self.config.message_bytes_max,
+            latency=self._watch.latency,
         )
         self._reads = Reads(self._ask_read, loop)
         self._locks = Locks(self._tell_lock, loop)
@@ -232,6 +236,7 @@ class Replica(Generic[M]):
         await self._bulk.close()
         if self._disk is not None:
             await self._disk.close()
+        await self._watch.stopped(self._pages)
 
     def _begin(self, came: Came, *, ready: bool) -> None:
         """A membership, the first one or another."""
@@ -248,6 +253,8 @@ class Replica(Generic[M]):
         self._unsaved = 0
         founder = self.address in founders
         self._group = self._driver.join(config, self._listen, founder=founder, ledger=came.ledger)
+        how = "disk" if came.ledger is not None else "founder" if founder else "joiner"
+        self._watch.begins(self._group, how, config.suspect_ms)
 
     def _try_snapshot(self) -> None:
         """A state that cannot be saved is found out here, and not when another replica needs it."""
@@ -264,12 +271,14 @@ class Replica(Generic[M]):
     # -- what the group says ---------------------------------------------------------------------
 
     def _listen(self, notices: list[Notice]) -> None:
+        self._watch.hear(notices, self._calls)
         try:
             for notice in notices:
                 self._hear(notice)
             self._apply()
         except Diverged as error:
             self._stop_serving(error)
+            self._watch.diverged(error)
             self._spawn(self._explain(error))
             raise
         except Exception as error:
@@ -289,6 +298,7 @@ class Replica(Generic[M]):
             case RequestState():
                 self._intake.ready = False
                 self._wanted = notice
+                self._watch.transfer_begins(notice.ts)
                 self._spawn(self._transfer(notice))
             case CallRepeated(call, message):
                 self._apply()  # what was delivered before it, in this very list
@@ -300,7 +310,7 @@ class Replica(Generic[M]):
             case Persist(seq, records):
                 self._persist(seq, records)
             case EndMembership(ending):
-                log.warning("group %s: the membership ended: %s", self.config.group, ending.name)
+                self._watch.ended(ending)
                 self._announced = False
                 self._calls.pause()
                 self._locks.interrupted()
@@ -314,8 +324,10 @@ class Replica(Generic[M]):
                 self._fail(error)
             case _:
                 self._intake.hear(notice)
-                if type(notice) is InstallView and not self._announced:
-                    self._announce(notice)
+                if type(notice) is InstallView:
+                    self._watch.installed(notice)
+                    if not self._announced:
+                        self._announce(notice)
 
     def _announce(self, installed: InstallView) -> None:
         """From the first view on that names this boot messages can be sent."""
@@ -325,6 +337,7 @@ class Replica(Generic[M]):
         if named is None or named.boot != member.boot:
             return
         self._announced = True
+        self._watch.joined(installed.ts)
         if member.site in installed.view.electorate and self._wanted is None:
             self._intake.ready = True  # a voter from the start: this is the group's birth
         self._reads.begin_membership()
@@ -335,12 +348,14 @@ class Replica(Generic[M]):
         assert self._group is not None
         me, calls = self._group.member.site, self._calls
         for delivery, replies in self._intake.run():
+            own = 0
             if delivery.source == me:
-                calls.take(delivery.first_seq, delivery.first_ts, replies, self.executor.repeats)
+                own = calls.take(delivery.first_seq, delivery.first_ts, replies, self.executor.repeats)
             if delivery.owed:
                 self._answer(delivery, replies)
             if self._disk is not None:
                 self._unsaved += sum(map(len, delivery.messages))
+            self._watch.executed(delivery, self.executor, own=own)
         newest = next(reversed(self.executor.own_checkpoints.items()), None)
         if newest is not None and newest != self._told and self._announced:
             self._told = newest
@@ -447,7 +462,7 @@ class Replica(Generic[M]):
         if self._stopping:
             self._over.set_result(None)
         else:
-            log.error("group %s: this replica halts: %s", self.config.group, error)
+            self._watch.halted(error)
             self._over.set_exception(error)
 
     def _spawn(self, work: Any) -> None:
@@ -482,12 +497,13 @@ class Replica(Generic[M]):
         group, disk, executor = self._group, self._disk, self.executor
         assert group is not None
         assert disk is not None
-        ts = executor.applied
+        ts, chunks = executor.applied, list(executor.snapshot())
         try:
-            await disk.save(ts, list(executor.snapshot()), executor.group.digest)
+            await disk.save(ts, chunks, executor.group.digest)
         except StorageError as error:
-            log.error("group %s: no snapshot at slot %d: %s", self.config.group, ts, error)
+            self._watch.snapshot_failed(ts, error)
         else:
+            self._watch.snapshot_saved(ts, sum(map(len, chunks)))
             group.handle(SnapshotSaved(ts))
 
     # -- state transfer --------------------------------------------------------------------------
@@ -509,7 +525,7 @@ class Replica(Generic[M]):
                 continue
             offer = await self._peer(address).state(StateWanted(wanted.chain, wanted.ts))
             if offer is not None:
-                return offer
+                return msgspec.structs.replace(offer, donor=donor)
         return None
 
     def _peer(self, address: str) -> Peer:
@@ -536,6 +552,7 @@ class Replica(Generic[M]):
             return
         self._wanted = None
         self._intake.replace(executor)
+        self._watch.transfer_ends(executor, sum(map(len, offer.chunks)), offer.donor)
         group.handle(StateTransferred(executor.applied))
         self._calls.reconcile(self.executor.sessions.reply_to)
         group.tell(always=True)  # what waited for the state; if it raises the group is stopped
@@ -556,7 +573,9 @@ class Replica(Generic[M]):
         view = self.executor.group.view
         if not self._intake.ready or view is None or view.chain != wanted.chain:
             return None
-        return Offer(self.executor.applied, list(self.executor.snapshot()))
+        offer = Offer(self.executor.applied, list(self.executor.snapshot()))
+        self._watch.state_given(offer.ts, sum(map(len, offer.chunks)))
+        return offer
 
     def when_applied(self, ts: int) -> "asyncio.Future[None]":
         """Done when everything up to slot ``ts`` is."""
@@ -570,26 +589,17 @@ class Replica(Generic[M]):
     # -- how it stands ---------------------------------------------------------------------------
 
     def status(self) -> ReplicaStatus:
-        group, executor, over = self._group, self.executor, self._over
-        agreed, view = executor.group, executor.group.view
+        over = self._over
         failure = over.exception() if over.done() and not over.cancelled() else None
-        return ReplicaStatus(
-            group=self.config.group,
-            address=self.address,
-            site="" if group is None else f"{group.member.site:x}",
-            standing=self._standing(),
-            mode=self.config.mode,
-            chain="" if view is None else f"{view.chain:x}",
-            view="" if view is None else f"{view.epoch}.{view.revision}",
-            applied=executor.applied,
-            digest=f"{agreed.digest:08x}",
-            machine=agreed.machine,
-            version=agreed.version,
-            sessions=len(executor.sessions),
-            outstanding=self._calls.outstanding,
-            age_s=0.0 if group is None or group.is_over else group.majority_age_ns() / 1e9,
-            why="" if failure is None else str(failure),
-            members=members_of(agreed),
+        return self._watch.status(
+            self.address,
+            self._standing(),
+            self._intake,
+            self._calls,
+            self._group,
+            self._driver.stats(),
+            self._disk,
+            failure,
         )
 
     def _standing(self) -> Standing:

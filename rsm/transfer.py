@@ -14,7 +14,6 @@ with the digest that it said.
 """
 
 import asyncio
-import logging
 from hashlib import blake2b
 from struct import Struct as Layout
 from typing import Final, Protocol, TypeAlias
@@ -25,9 +24,11 @@ from ordering.errors import BulkError
 from ordering.sealing import Keyring
 from ordering.transports.addresses import parse_address
 from ordering.transports.bulk_tcp import BulkStream, open_bulk
+from ordering.views import NO_SITE, SiteId
+from rsm.logs import logger
 from rsm.status import ReplicaStatus
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 DIGEST_BYTES: Final = 16
 _LENGTH: Final = Layout(">I")
@@ -54,6 +55,7 @@ class Offer(msgspec.Struct, frozen=True):
 
     ts: int
     chunks: list[bytes]
+    donor: SiteId = NO_SITE  # known to who has asked
 
 
 class StatusWanted(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -125,7 +127,7 @@ class Peer(msgspec.Struct, frozen=True):
                 async for chunk in stream:
                     received += chunk
         except BulkError as error:
-            log.info("%s: %s", self.address, error)
+            log.debug("a peer did not answer", peer=self.address, error=str(error))
             return None
         return received
 
@@ -158,10 +160,10 @@ def _verified(received: bytearray, address: str) -> Offer | None:
     try:
         offered = msgspec.msgpack.decode(memoryview(received)[_LENGTH.size : begin], type=StateOffered)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        log.warning("state transfer from %s: the offer cannot be read", address)
+        log.warning("a state was offered that cannot be read", peer=address)
         return None
     state = bytes(memoryview(received)[begin:])
     if len(state) != offered.length or blake2b(state, digest_size=DIGEST_BYTES).digest() != offered.digest:
-        log.warning("state transfer from %s: what came is not what was offered", address)
+        log.warning("a state came that is not what was offered", peer=address)
         return None
     return Offer(offered.ts, [state])
