@@ -88,15 +88,17 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replica is given: where its log goes (nowhere: memory), and how large a command is."""
+    """What a replica is given: where its log goes (nowhere: memory), how large a command is, and where it
+    records what it does."""
 
     directory: Path | None = None
     size: int = 100
+    recording: Path | None = None
 
     def config(self, me: int) -> ReplicaConfig:
-        changes: dict[str, Any] = {}
+        changes: dict[str, Any] = {"recording": self.recording}
         if self.directory is not None:
-            changes = {"mode": "durable", "data": self.directory / f"site-{me + 1}"}
+            changes |= {"mode": "durable", "data": self.directory / f"site-{me + 1}"}
         return ReplicaConfig(group=GROUP, bind="127.0.0.1:0", insecure=True, **changes)
 
 

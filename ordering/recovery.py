@@ -71,6 +71,7 @@ class Recovery:
         self.decision: Order | None = None  # decided install we cannot enter yet
         self.decided_here: Order | None = None  # decided by our own count of acceptances
         self._poll_round = 0
+        self.suspected: tuple[SiteId, ...] = ()  # in the last poll; nobody: the ring does not move
         self.enter_epoch()
 
     def enter_epoch(self) -> None:
@@ -131,6 +132,11 @@ class Recovery:
 
     # -- the poll (R4) -----------------------------------------------------------------------------
 
+    @property
+    def polls(self) -> int:
+        """How many were begun so far."""
+        return self._poll_round
+
     def start_poll(self) -> None:
         """Ask whether others see it too; without a majority that does, nothing is frozen."""
         if self._polling or self.site.fenced:
@@ -151,7 +157,8 @@ class Recovery:
             return
         if self._poll_agreed():
             return
-        poll = Poll(site.head(), self._poll_round, self.detection.suspects())
+        self.suspected = self.detection.suspects()
+        poll = Poll(site.head(), self._poll_round, self.suspected)
         site.multicast_to(self._whom_to_ask(), poll)
         site.arm(Timer.POLL, self.rtt.rto << min(self._poll_tries - 1, POLL_DOUBLINGS))
 

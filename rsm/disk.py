@@ -5,7 +5,6 @@ over: the next one begins with an empty log (``docs/durability.md``).
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
@@ -13,10 +12,11 @@ import msgspec
 
 from ordering.records import Ledger, Record
 from rsm.config import ReplicaConfig
-from rsm.storage import Store, Writer
+from rsm.logs import logger
+from rsm.storage import StorageStats, Store, Writer
 from rsm.storage.errors import StorageError
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 _DIGEST_BYTES: Final = 4
 
@@ -42,6 +42,7 @@ class Disk:
         self._url = config.database
         self._group = config.group
         self._loop = asyncio.get_running_loop()
+        self.stats = StorageStats()
         self._writer: Writer | None = None
         self._answers: dict[int, Callable[[StorageError | None], None]] = {}
         self._saving = asyncio.Lock()
@@ -49,7 +50,7 @@ class Disk:
     async def open(self) -> Came:
         """Take the directory, and read and verify what is there."""
         store, came = await asyncio.to_thread(self._open)
-        self._writer = Writer(store, self._loop, self._answer)
+        self._writer = Writer(store, self._loop, self._answer, stats=self.stats)
         return came
 
     def _open(self, *, wipe: bool = False) -> tuple[Store, Came]:
@@ -57,13 +58,13 @@ class Disk:
         try:
             restored = store.restore()
             for note in restored.notes:
-                log.warning("%s: %s", self._directory, note)
+                log.warning("the log was mended", group=self._group, data=str(self._directory), what=note)
             if restored.amnesiac is not None:
                 log.error(
-                    "%s: %s: this site has forgotten what it claimed; it begins anew, and takes the state"
-                    " from the others",
-                    self._directory,
-                    restored.amnesiac,
+                    "this site has forgotten what it claimed; it begins anew",
+                    group=self._group,
+                    data=str(self._directory),
+                    why=restored.amnesiac,
                 )
             if wipe or restored.amnesiac is not None or restored.ledger.began is None:
                 store.wipe()  # also of a snapshot without a log: a state that was taken over too late
@@ -78,7 +79,7 @@ class Disk:
         """The site is over, and its log with it."""
         await self.close()
         store, _ = await asyncio.to_thread(lambda: self._open(wipe=True))
-        self._writer = Writer(store, self._loop, self._answer)
+        self._writer = Writer(store, self._loop, self._answer, stats=self.stats)
 
     async def close(self) -> None:
         """Finish what was handed over."""

@@ -11,7 +11,6 @@ happen; who asked asks again.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Final, Protocol, TypeAlias
@@ -24,8 +23,9 @@ from ordering.events import ChangeRequested, ForkRequested
 from ordering.packets import ChangeKind
 from ordering.views import SiteId
 from rsm.executor import Executor
+from rsm.logs import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 WAIT_SECONDS: Final = 4.0
 
@@ -103,20 +103,20 @@ async def _perform(order: Order, site: Site, group: Group, read: Read) -> None:
             await asyncio.shield(read())
         case RemovalWanted(_, subject):
             if _has(site, subject):
-                log.warning("group %s: an operator removes site %x", group.name, subject)
+                log.warning("an operator removes a site", group=group.name, removed=f"{subject:x}")
                 group.handle(ChangeRequested(ChangeKind.REMOVE, SiteId(subject)))
             while _has(site, subject):
                 await site.when_applied(site.executor.applied + 1)
         case ForkWanted(chain):
             log.critical(
-                "group %s: an operator orders this site to go on without a majority, in a new chain; what"
-                " only the lost sites have is lost",
-                group.name,
+                "an operator orders this site to go on without a majority, in a new chain; what only the lost"
+                " sites have is lost",
+                group=group.name,
             )
             group.handle(ForkRequested())
             while _chain_of(site) == chain:
                 await site.when_applied(site.executor.applied + 1)
-            log.critical("group %s: it goes on in chain %x", group.name, _chain_of(site))
+            log.critical("it goes on in another chain", group=group.name, chain=f"{_chain_of(site):x}")
 
 
 _WAITING: Final[dict[type[Order], str]] = {

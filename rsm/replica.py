@@ -11,11 +11,10 @@ under their own numbers, so that none is executed twice.
 """
 
 import asyncio
-import logging
 import secrets
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from time import monotonic, time_ns
+from time import monotonic
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -61,6 +60,7 @@ from rsm.calls import Calls
 from rsm.config import ReplicaConfig
 from rsm.departure import Departure, Going
 from rsm.disk import Came, Disk
+from rsm.divergence import explained, first_difference
 from rsm.envelope import Checkpoint, Language
 from rsm.errors import Diverged, Halted, MachineError, OutcomeUnknown, RsmError
 from rsm.executor import Executor
@@ -69,16 +69,16 @@ from rsm.handover import Handover
 from rsm.intake import Intake
 from rsm.locks import Grant, Locks
 from rsm.methods import Catalogue, Method
+from rsm.pages import Pages
 from rsm.proxy import Consistency, Proxy, Reading
 from rsm.quality import Held, Holders
-from rsm.reading import Reads
+from rsm.reading import Reached, Reads
 from rsm.sessions import Answer
 from rsm.state_machine import StateMachine
-from rsm.status import ReplicaStatus, Standing, members_of
+from rsm.status import ReplicaStatus, Standing
 from rsm.storage.errors import StorageError
 from rsm.transfer import Offer, Peer, Results, StateWanted
-
-log = logging.getLogger(__name__)
+from rsm.watch import Watch
 
 M = TypeVar("M", bound=StateMachine)
 REJOIN_SECONDS: Final = 0.2
@@ -120,15 +120,17 @@ class Replica(Generic[M]):
         self._wanted: RequestState | None = None
         self._disk_error: StorageError | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # until so much is applied
+        self._applied = Reached()
         self._over: asyncio.Future[None]
         self._disk: Disk | None = None
         self._came = Came()
         self._unsaved = 0  # bytes executed since the last snapshot was begun
         self._saving = False
-        self._handover = Handover(config, self._resume)
-        self.gifts = self._handover.gifts
         self._told: tuple[int, int] | None = None  # the last checkpoint that the others were told
+        self._watch = Watch(config)
+        self._handover = Handover(config, self._resume, self._watch)
+        self.gifts = self._handover.gifts
+        self._pages: list[Pages] = []
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -179,6 +181,8 @@ class Replica(Generic[M]):
                 await self._bulk.close()
                 raise
         self._opened = True
+        self._watch.opened(self.address, self.catalogue.name)
+        self._pages = await self._watch.show(self.status, self._driver.stats, self._disk)
 
     def _prepare(self, loop: asyncio.AbstractEventLoop) -> None:
         """Before the first stranger can ask how we stand."""
@@ -190,6 +194,7 @@ class Replica(Generic[M]):
             loop,
             outstanding_max=self.config.outstanding_max,
             bytes_max=self.config.message_bytes_max,
+            latency=self._watch.latency,
         )
         self._reads = Reads(self._ask_read, loop)
         self._holders = Holders(self._ask_holders, loop)
@@ -249,6 +254,7 @@ class Replica(Generic[M]):
         if self._disk is not None:
             await self._disk.close()
         self._handover.close()
+        await self._watch.stopped(self._pages)
         return departure
 
     def hurry(self) -> None:
@@ -271,6 +277,8 @@ class Replica(Generic[M]):
         self._unsaved = 0
         founder = self.address in founders
         self._group = self._driver.join(config, self._listen, founder=founder, ledger=came.ledger)
+        how = "disk" if came.ledger is not None else "founder" if founder else "joiner"
+        self._watch.begins(self._group, how, config.suspect_ms)
 
     def _try_snapshot(self) -> None:
         """A state that cannot be saved is found out here, and not when another replica needs it."""
@@ -287,6 +295,7 @@ class Replica(Generic[M]):
     # -- what the group says ---------------------------------------------------------------------
 
     def _listen(self, notices: list[Notice]) -> None:
+        self._watch.hear(notices, self._calls)
         try:
             for notice in notices:
                 self._hear(notice)
@@ -295,6 +304,7 @@ class Replica(Generic[M]):
                 self._handover.report_backlog(self._intake, self._group)
         except Diverged as error:
             self._stop_serving(error)
+            self._watch.diverged(error)
             self._spawn(self._explain(error))
             raise
         except Exception as error:
@@ -315,6 +325,7 @@ class Replica(Generic[M]):
                 self._intake.ready = False
                 self._wanted = notice
                 self._handover.abandon()
+                self._watch.transfer_begins(notice.ts)
                 self._spawn(self._transfer(notice))
             case CallRepeated(call, message):
                 self._apply()  # what was delivered before it, in this very list
@@ -328,8 +339,7 @@ class Replica(Generic[M]):
             case Persist(seq, records):
                 self._persist(seq, records)
             case EndMembership(ending):
-                level = logging.INFO if ending is Ending.RETIRED else logging.WARNING
-                log.log(level, "group %s: the membership ended: %s", self.config.group, ending.name)
+                self._watch.ended(ending)
                 self._announced = False
                 self._calls.pause()
                 self._locks.interrupted()
@@ -345,8 +355,10 @@ class Replica(Generic[M]):
                 self._fail(error)
             case _:
                 self._intake.hear(notice)
-                if type(notice) is InstallView and not self._announced:
-                    self._announce(notice)
+                if type(notice) is InstallView:
+                    self._watch.installed(notice)
+                    if not self._announced:
+                        self._announce(notice)
 
     def _announce(self, installed: InstallView) -> None:
         """From the first view on that names this boot messages can be sent."""
@@ -356,6 +368,7 @@ class Replica(Generic[M]):
         if named is None or named.boot != member.boot:
             return
         self._announced = True
+        self._watch.joined(installed.ts)
         if member.site in installed.view.electorate and self._wanted is None:
             self._intake.ready = True  # a voter from the start: this is the group's birth
         self._reads.begin_membership()
@@ -367,12 +380,14 @@ class Replica(Generic[M]):
         me, calls = self._group.member.site, self._calls
         until = monotonic() + TURN_SECONDS
         for delivery, replies in self._intake.run():
+            own = 0
             if delivery.source == me:
-                calls.take(delivery.first_seq, delivery.first_ts, replies, self.executor.repeats)
+                own = calls.take(delivery.first_seq, delivery.first_ts, replies, self.executor.repeats)
             if delivery.owed:
                 self._answer(delivery, replies)
             if self._disk is not None:
                 self._unsaved += sum(map(len, delivery.messages))
+            self._watch.executed(delivery, self.executor, own=own)
             if monotonic() >= until:  # it has much to catch up with; the ring has its turn
                 self._handover.catch_up(self._intake)
                 break
@@ -386,12 +401,7 @@ class Replica(Generic[M]):
             self._spawn(self._save_snapshot())
         if self._intake.is_current:
             self._reads.end()
-        if self._waiting:
-            applied = self.executor.applied
-            for ts, future in self._waiting:
-                if ts <= applied and not future.done():
-                    future.set_result(None)
-            self._waiting = [item for item in self._waiting if not item[1].done()]
+        self._applied.reached(self.executor.applied)
 
     def _resume(self, intake: Intake) -> None:
         """Go on with what waits to be executed."""
@@ -445,31 +455,15 @@ class Replica(Generic[M]):
 
     async def _explain(self, error: Diverged) -> None:
         """Ask the others what they have computed, and say where it began."""
-        own = dict(self.executor.results())
         view = self.executor.group.view
         others = [] if view is None else [a for a in view.addresses.values() if a != self.address]
-        found: list[str] = []
-        for address in others:
-            theirs = await self._peer(address).results()
-            differing = [ts for ts, result in theirs if own.get(ts, result) != result]
-            if differing:
-                found.append(f"from {address} at slot {min(differing)}")
-            elif theirs:
-                found.append(f"from {address} at no slot that both remember")
-        said = "; ".join(found) or "no other replica could be asked"
+        said = await first_difference(self.executor.results(), map(self._peer, others))
         try:
             if error.alone and self._disk is not None:  # it comes back as new (R17)
                 await self._disk.wipe()
         except StorageError as failure:
             said += f"; its disk could not be emptied: {failure}"
-        self._fail(
-            Diverged(
-                f"{error}; the first result that differs {said}. A command of {self.catalogue.name} depends"
-                " on something else than the state, its arguments and its context",
-                error.checkpoint,
-                alone=error.alone,
-            )
-        )
+        self._fail(explained(error, said, self.catalogue.name))
 
     def _stop_serving(self, error: Exception) -> None:
         self._intake.ready = False
@@ -477,8 +471,7 @@ class Replica(Generic[M]):
         self._reads.fail(error)
         self._locks.interrupted()
         self._holders.interrupted()
-        for _, future in self._waiting:
-            future.cancel()
+        self._applied.cancel()
 
     def _fail(self, error: Exception) -> None:
         """This replica is over; it does not come back by itself."""
@@ -488,7 +481,7 @@ class Replica(Generic[M]):
         if self._stopping:
             self._over.set_result(None)
         else:
-            log.error("group %s: this replica halts: %s", self.config.group, error)
+            self._watch.halted(error)
             self._over.set_exception(error)
 
     def _spawn(self, work: Any) -> None:
@@ -573,6 +566,7 @@ class Replica(Generic[M]):
             return
         self._wanted = None
         self._intake.replace(executor)
+        self._watch.transfer_ends(executor, offer.length, offer.donor)
         group.handle(StateTransferred(executor.applied))
         self._calls.reconcile(self.executor.sessions.reply_to)
         group.tell(always=True)  # what waited for the state; if it raises the group is stopped
@@ -598,12 +592,7 @@ class Replica(Generic[M]):
 
     def when_applied(self, ts: int) -> "asyncio.Future[None]":
         """Done when everything up to slot ``ts`` is."""
-        future = asyncio.get_running_loop().create_future()
-        if self.executor.applied >= ts:
-            future.set_result(None)
-        else:
-            self._waiting.append((ts, future))
-        return future
+        return self._applied.when(ts, self.executor.applied)
 
     async def operate(self, order: operations.Order) -> operations.Outcome:
         return await operations.perform(order, self, self._group, self._read)
@@ -611,28 +600,17 @@ class Replica(Generic[M]):
     # -- how it stands ---------------------------------------------------------------------------
 
     def status(self) -> ReplicaStatus:
-        group, executor, over = self._group, self.executor, self._over
-        agreed, view = executor.group, executor.group.view
+        over = self._over
         failure = over.exception() if over.done() and not over.cancelled() else None
-        return ReplicaStatus(
-            group=self.config.group,
-            address=self.address,
-            site="" if group is None else f"{group.member.site:x}",
-            standing=self._standing(),
-            mode=self.config.mode,
-            chain="" if view is None else f"{view.chain:x}",
-            view="" if view is None else f"{view.epoch}.{view.revision}",
-            applied=executor.applied,
-            digest=f"{agreed.digest:08x}",
-            machine=agreed.machine,
-            version=agreed.version,
-            sessions=len(executor.sessions),
-            outstanding=self._calls.outstanding,
-            age_s=0.0 if group is None or group.is_over else group.majority_age_ns() / 1e9,
-            why="" if failure is None else str(failure),
-            clock_ns=time_ns(),
-            forks=0 if group is None else group.forks,
-            members=members_of(agreed),
+        return self._watch.status(
+            self.address,
+            self._standing(),
+            self._intake,
+            self._calls,
+            self._group,
+            self._driver.stats(),
+            self._disk,
+            failure,
         )
 
     def _standing(self) -> Standing:

@@ -31,8 +31,7 @@ slowly is left to try again: until it is given, the donor keeps what was in the 
 """
 
 import asyncio
-import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from struct import Struct as Layout
 from typing import Final, Protocol, TypeAlias
@@ -43,14 +42,16 @@ from ordering.errors import BulkCorrupt, BulkError, BulkTimeout
 from ordering.sealing import Keyring
 from ordering.transports.addresses import parse_address
 from ordering.transports.bulk_tcp import DEFAULT_LIMITS, BulkLimits, BulkStream, open_bulk
+from ordering.views import NO_SITE, SiteId
 from rsm import operations
 from rsm.chunks import CHUNK_MAX, DIGEST_BYTES, Whole, name_of
+from rsm.logs import logger
 from rsm.operations import Outcome
 from rsm.pace import aside
 from rsm.spool import NAMES_MAX, Spool
 from rsm.status import ReplicaStatus
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 GIVEN_AT_ONCE: Final = 2
 BYTES_PER_S_MIN: Final = 256 * 1024  # that a state is taken with, after the first while
@@ -100,6 +101,8 @@ class Offer(msgspec.Struct, frozen=True):
 
     ts: int
     chunks: Iterable[bytes]
+    length: int = 0  # known when all has come
+    donor: SiteId = NO_SITE  # known to who has asked
 
 
 class StatusWanted(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -125,7 +128,8 @@ Results: TypeAlias = list[tuple[int, int]]
 class Gifts:
     """What a replica gives away, and how much of it at a time. ``bytes_per_s``: 0 for no limit."""
 
-    def __init__(self, bytes_per_s: int = 0) -> None:
+    def __init__(self, bytes_per_s: int = 0, given: Callable[[int, int], None] | None = None) -> None:
+        self.given = given  # is told slot and length of each that was given whole
         self.under_way = 0
         self.chunks_sent = 0
         self.bytes_sent = 0
@@ -225,6 +229,8 @@ async def _give(stream: BulkStream, offer: Offer, have: bytes, gifts: Gifts) -> 
         if clock() - began > PATIENCE_SECONDS + whole.length / gifts.bytes_per_s_min:
             raise BulkTimeout(f"{whole.length} bytes of a state were taken in {clock() - began:.0f} s")
     await stream.send(_framed(StateEnded(whole.chunks, whole.length, whole.digest())))
+    if gifts.given is not None:
+        gifts.given(offer.ts, whole.length)
 
 
 def _framed(head: Head) -> bytes:
@@ -290,7 +296,7 @@ async def _receive(incoming: _Incoming, spool: Spool) -> Offer | None:
                 case StateEnded(chunks, length, digest):
                     if (chunks, length, digest) != (whole.chunks, whole.length, whole.digest()):
                         raise BulkCorrupt("what came is not what was offered")
-                    return Offer(offered.ts, spool.read(names))
+                    return Offer(offered.ts, spool.read(names), whole.length)
                 case other:
                     raise BulkCorrupt(f"{type(other).__name__} stands where it cannot")
             whole.add(name, length)
@@ -324,7 +330,7 @@ class Peer(msgspec.Struct, frozen=True):
                         stream.abort()
                         return None
         except BulkError as error:
-            log.info("%s: %s", self.address, error)
+            log.debug("a peer did not answer", peer=self.address, error=str(error))
             return None
         return received
 

@@ -159,7 +159,7 @@ class Processes:
         self.running: dict[int, asyncio.subprocess.Process] = {}
 
     @asynccontextmanager
-    async def up(self) -> AsyncIterator[Proxy]:
+    async def up(self) -> AsyncIterator[Proxy[Any]]:
         try:
             await asyncio.gather(*map(self.start, (1, 2, 3)))
             config = ClientConfig(
