@@ -22,8 +22,8 @@ async def first_difference(own: Results, others: Iterable[Peer]) -> str:
 
 def explained(error: Diverged, said: str, machine: str) -> Diverged:
     return Diverged(
-        f"{error}; the first result that differs {said}. A command of {machine} depends on something else than"
-        " the state, its arguments and its context",
+        f"{error}; the first result that differs {said}. A command of {machine} depends on something else"
+        " than the state, its arguments and its context",
         error.checkpoint,
         alone=error.alone,
     )
