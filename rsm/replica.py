@@ -359,7 +359,8 @@ class Replica(Generic[M]):
         if newest is not None and newest != self._told and self._announced:
             self._told = newest
             calls.mention(envelope.encode(Checkpoint(*newest)))
-        if self._unsaved >= self.config.snapshot_bytes and not self._saving:
+        due = max(self.config.snapshot_bytes, self._handover.saved_bytes)
+        if self._unsaved >= due and not self._saving:
             self._unsaved = 0
             self._saving = True
             self._spawn(self._save_snapshot())

@@ -151,6 +151,18 @@ def test_however_large_a_state_is_then_no_step_of_freezing_it_looks_at_many_valu
     assert writer.most <= STEP_ITEMS + 4 * RUN_ITEMS
 
 
+@pytest.mark.parametrize("kind", [set, frozenset])
+def test_however_the_elements_of_a_large_set_came_there_then_its_bytes_are_the_same(kind: type) -> None:
+    elements: list[Any] = [*range(6_000), *((number, str(number)) for number in range(100)), *"abc", b"d"]
+    shuffled = elements[:]
+    Random(5).shuffle(shuffled)
+    for part in (slice(6_000), slice(None)):
+        one = kind(elements[part])
+        other = kind(value for value in shuffled if value in one)
+        assert b"".join(VALUES.dump({"": one})) == b"".join(VALUES.dump({"": other}))
+        assert VALUES.load(VALUES.dump({"": one})) == {"": one}
+
+
 # -- chunks ----------------------------------------------------------------------------------------
 
 
@@ -197,6 +209,17 @@ def test_when_chunks_were_restored_from_memory_then_they_are_let_go() -> None:
         order = [*NAMES, NAMES[3], NAMES[3]]
         assert list(spool.read(order)) == [*CHUNKS, CHUNKS[3], CHUNKS[3]]
         assert spool.size == 0
+        assert spool.names() == b""
+        large = [bytes([number]) * CHUNK_MAX for number in range(200)]
+        for chunk in large:
+            await spool.put(name_of(chunk), chunk)
+        segments = {segment for segment, *_ in spool._kept.values()}
+        assert len(segments) > 5
+        for number, chunk in enumerate(spool.read(list(map(name_of, large)))):
+            assert chunk == large[number]
+        assert sum(not segment.memory.closed for segment in segments) == 1
+        await spool.put(NAMES[0], CHUNKS[0])
+        await spool.clear()
         assert spool.names() == b""
 
     asyncio.run(main())
