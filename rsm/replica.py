@@ -65,6 +65,7 @@ from rsm.handover import Handover
 from rsm.intake import Intake
 from rsm.locks import Grant, Locks
 from rsm.methods import Catalogue, Method
+from rsm.pace import unwatched
 from rsm.proxy import Consistency, Proxy, Reading
 from rsm.reading import Reads
 from rsm.sessions import Answer
@@ -247,7 +248,8 @@ class Replica(Generic[M]):
         self._minority_ms = config.minority_ms
         executor = self._new_executor()
         if came.snapshot is not None:
-            executor.restore(came.chunks())
+            with unwatched():
+                executor.restore(came.chunks())
         self._intake = Intake(executor, ready=ready)
         self._announced = False
         self._wanted = None
