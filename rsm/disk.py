@@ -82,7 +82,7 @@ class Disk:
         self._writer = Writer(store, self._loop, self._answer, stats=self.stats)
 
     async def close(self) -> None:
-        """Finish what was handed over."""
+        """Finish the log; a snapshot that is being saved is left out."""
         writer, self._writer = self._writer, None
         if writer is not None:
             await asyncio.to_thread(writer.close)

@@ -1,7 +1,7 @@
 """A replica's state goes out, comes in, and is saved (``docs/large-states.md``); the ring turns meanwhile."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -34,6 +34,7 @@ class Handover:
         self._spool = Spool() if config.data is None else FileSpool(config.data / "incoming")
         self._resume = resume
         self._is_behind = False
+        self.saved_bytes = 0  # of the last snapshot
         self._reported = 0
         self._fetcher: asyncio.Task[object] | None = None
 
@@ -67,7 +68,16 @@ class Handover:
         """A snapshot of the state as it is; the slot it is of."""
         tenure = disk.tenure
         picture = await self._pictures.take(intake)
-        await disk.save(picture.ts, picture.chunks, picture.digest, tenure)
+        size = 0
+
+        def counted() -> Iterator[bytes]:
+            nonlocal size
+            for chunk in picture.chunks:
+                size += len(chunk)
+                yield chunk
+
+        await disk.save(picture.ts, counted(), picture.digest, tenure)
+        self.saved_bytes = size
         return picture.ts
 
     async def save_now(self, intake: Intake, disk: Disk, group: Group) -> None:
@@ -86,10 +96,12 @@ class Handover:
     async def fetch(
         self, wanted: RequestState, group: Group, own: str, peer: Callable[[str], Peer]
     ) -> Offer | None:
-        """From one donor after the other until all of it is here. Who answers clients is asked last."""
+        """From one donor after the other until all of it is here. Who answers clients is asked last; who is
+        asked first differs between joiners."""
         self._fetcher = asyncio.current_task()
         try:
-            for donor in sorted(wanted.donors, key=lambda site: site == group.handler(HANDLER)):
+            me, holder = group.member.site, group.handler(HANDLER)
+            for donor in sorted(wanted.donors, key=lambda site: (site == holder, site ^ me)):
                 address = group.address_of(donor)
                 if address is None or address == own:
                     continue

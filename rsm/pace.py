@@ -5,8 +5,10 @@ for five at a time, whenever it likes; so where a thread is needed, it pauses to
 """
 
 import asyncio
+import gc
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from time import perf_counter, sleep
 from typing import Final, TypeVar
 
@@ -19,6 +21,7 @@ SLICE_SECONDS: Final = 0.001
 SLICE_MAX_SECONDS: Final = 0.005
 SHARE: Final = 0.25  # of the event loop's time
 RESTORING_SHARE: Final = 0.5  # of a processor, where nobody waits for this replica
+UNWATCHED_MIN: Final = 100_000  # objects, which a collection takes some 50 ms for
 _PAUSE_MAX_SECONDS: Final = 0.1  # a step that took long was most likely kept waiting itself
 _END: Final = object()
 
@@ -69,9 +72,30 @@ async def restore(executor: Executor, chunks: Iterable[bytes], is_wanted: Callab
                 began = perf_counter()
 
     try:
-        await asyncio.to_thread(executor.restore, paced())
+        with unwatched():
+            await asyncio.to_thread(executor.restore, paced())
     finally:
         over.set()
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Make a state without the garbage collector, and keep it from it if it is large.
+
+    A full collection looks at all objects there are, in one go: at a million of them for a second, in which
+    the process is suspected; and making them calls for one full collection after the other. Objects without
+    references are freed as ever. What is lost are cycles among these objects that nothing refers to any more,
+    so at most what there was.
+    """
+    watched = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if gc.get_count()[0] > UNWATCHED_MIN:
+            gc.freeze()
+        if watched:
+            gc.enable()
 
 
 def _pause(worked: float, share: float) -> float:

@@ -11,6 +11,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from mmap import mmap
 from pathlib import Path
 from struct import Struct as Layout
 from typing import Final
@@ -22,7 +23,18 @@ from rsm.storage.errors import StorageFailed
 NAMES_MAX: Final = 1 << 18  # so many can be told to a donor: 32 GiB
 _GROWN: Final = 2  # times the largest state that was ever named: what is superfluous goes
 
+_SEGMENT_BYTES: Final = 8 << 20
 _HEAD: Final = Layout(f">{DIGEST_BYTES}sI")
+
+
+class _Segment:
+    """Memory that goes back to the system when nothing in it is needed any more. What is freed piece by piece
+    goes back to a heap, and there of use to no other thread."""
+
+    def __init__(self) -> None:
+        self.memory = mmap(-1, _SEGMENT_BYTES)
+        self.used = 0
+        self.chunks = 0
 
 
 class Spool:
@@ -31,7 +43,8 @@ class Spool:
     def __init__(self) -> None:
         self.size = 0
         self._largest = 0
-        self._kept: dict[bytes, bytes] = {}
+        self._newest = _Segment()
+        self._kept: dict[bytes, tuple[_Segment, int, int]] = {}
 
     async def open(self) -> None:
         """Before a state is asked for: have what is there, and not too much of it."""
@@ -51,22 +64,40 @@ class Spool:
 
     async def put(self, name: bytes, chunk: bytes) -> None:
         """One that is what its name says."""
-        if not self.has(name):
-            self.size += len(chunk)
-            self._kept[name] = chunk
+        if self.has(name):
+            return
+        begin = self._newest.used
+        if begin + len(chunk) > _SEGMENT_BYTES:
+            self._newest, begin = _Segment(), 0
+        segment = self._newest
+        segment.used = begin + len(chunk)
+        segment.memory[begin : segment.used] = chunk
+        segment.chunks += 1
+        self.size += len(chunk)
+        self._kept[name] = (segment, begin, len(chunk))
 
     def read(self, names: list[bytes]) -> Iterable[bytes]:
         """The chunks, which are no longer here when they were read."""
         left = Counter(names)
         for name in names:
             left[name] -= 1
-            chunk = self._kept[name] if left[name] else self._kept.pop(name)
-            self.size -= 0 if left[name] else len(chunk)
+            segment, begin, length = self._kept[name]
+            chunk = segment.memory[begin : begin + length]
+            if not left[name]:
+                self._drop(name)
             yield chunk
 
+    def _drop(self, name: bytes) -> None:
+        segment, _, length = self._kept.pop(name)
+        self.size -= length
+        segment.chunks -= 1
+        if not segment.chunks and segment is not self._newest:
+            segment.memory.close()
+
     async def clear(self) -> None:
-        self._kept.clear()
-        self.size = self._largest = 0
+        for name in list(self._kept):
+            self._drop(name)
+        self._newest.used = self._largest = 0
 
     def close(self) -> None:
         """Let go of what is open. A file stays."""

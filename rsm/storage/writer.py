@@ -97,7 +97,8 @@ class Writer:
             self._changed.notify()
 
     def close(self) -> None:
-        """Finish what was handed over, then close the store. Blocks until that is done."""
+        """Write what was handed over to the log, then close the store. Blocks until that is done. A snapshot
+        that is not complete is left out: it may be large, and nothing depends on it."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -123,13 +124,21 @@ class Writer:
             batch = list(self._waiting)
             self._waiting.clear()
             snapshot = self._snapshot
-            if not batch and snapshot is None:
+            if not batch and (snapshot is None or self._closing):
+                self._leave_out(snapshot)
                 return False
         if batch:
             self._write(batch)
         if snapshot is not None:
             self._save(snapshot)
         return True
+
+    def _leave_out(self, snapshot: Snapshot | None) -> None:
+        if snapshot is not None:
+            error = StorageError(
+                f"the snapshot at slot {snapshot.ts} was not complete when the disk was closed"
+            )
+            self._answer([(snapshot.done, snapshot.ts, self._error or error)])
 
     def _write(self, batch: list[tuple[int, tuple[Record, ...]]]) -> None:
         began = monotonic_ns()

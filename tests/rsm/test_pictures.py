@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import tracemalloc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -15,7 +16,9 @@ from hypothesis import strategies as st
 
 from rsm.chunks import CHUNK_MAX, name_of, packed
 from rsm.errors import StateLost
+from rsm.executor import Executor
 from rsm.intake import Intake
+from rsm.pace import UNWATCHED_MIN, restore
 from rsm.pictures import Picture, Pictures
 from rsm.spool import FileSpool, Spool
 from rsm.state_machine import StateMachine, command, detached, is_detached
@@ -151,6 +154,18 @@ def test_however_large_a_state_is_then_no_step_of_freezing_it_looks_at_many_valu
     assert writer.most <= STEP_ITEMS + 4 * RUN_ITEMS
 
 
+@pytest.mark.parametrize("kind", [set, frozenset])
+def test_however_the_elements_of_a_large_set_came_there_then_its_bytes_are_the_same(kind: type) -> None:
+    elements: list[Any] = [*range(6_000), *((number, str(number)) for number in range(100)), *"abc", b"d"]
+    shuffled = elements[:]
+    Random(5).shuffle(shuffled)
+    for part in (slice(6_000), slice(None)):
+        one = kind(elements[part])
+        other = kind(value for value in shuffled if value in one)
+        assert b"".join(VALUES.dump({"": one})) == b"".join(VALUES.dump({"": other}))
+        assert VALUES.load(VALUES.dump({"": one})) == {"": one}
+
+
 # -- chunks ----------------------------------------------------------------------------------------
 
 
@@ -197,6 +212,17 @@ def test_when_chunks_were_restored_from_memory_then_they_are_let_go() -> None:
         order = [*NAMES, NAMES[3], NAMES[3]]
         assert list(spool.read(order)) == [*CHUNKS, CHUNKS[3], CHUNKS[3]]
         assert spool.size == 0
+        assert spool.names() == b""
+        large = [bytes([number]) * CHUNK_MAX for number in range(200)]
+        for chunk in large:
+            await spool.put(name_of(chunk), chunk)
+        segments = {segment for segment, *_ in spool._kept.values()}
+        assert len(segments) > 5
+        for number, chunk in enumerate(spool.read(list(map(name_of, large)))):
+            assert chunk == large[number]
+        assert sum(not segment.memory.closed for segment in segments) == 1
+        await spool.put(NAMES[0], CHUNKS[0])
+        await spool.clear()
         assert spool.names() == b""
 
     asyncio.run(main())
@@ -346,3 +372,55 @@ def test_when_a_snapshot_is_overridden_then_it_is_as_detached_as_it_says() -> No
     assert not is_detached(Own())
     assert is_detached(Detached())
     assert not is_detached(Derived())
+
+
+# -- restoring -------------------------------------------------------------------------------------
+
+
+class Many(StateMachine):
+    def __init__(self) -> None:
+        self.entries: list[list[int]] = []
+
+    @command(atomic=True)
+    def grow(self, count: int) -> None:
+        self.entries += [[number] for number in range(count)]
+
+
+def test_when_many_objects_are_restored_then_the_collector_does_not_go_through_them_and_they_can_go() -> None:
+    bench = Bench(Many)
+    bench.call("grow", UNWATCHED_MIN + 1)
+    chunks = list(bench.executor.snapshot())
+    full: list[str] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if info["generation"] == 2:
+            full.append(phase)
+
+    copy: Executor | None = Bench(Many, announced=False).executor
+    assert copy is not None
+    machine = weakref.ref(copy.machine)
+    gc.collect()
+    gc.callbacks.append(note)
+    try:
+        asyncio.run(restore(copy, chunks, lambda: True))
+        assert not full
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > UNWATCHED_MIN
+        gc.disable()
+        copy = None
+        assert machine() is None, "what is kept from the collector must need none"
+    finally:
+        gc.callbacks.remove(note)
+        gc.enable()
+        gc.unfreeze()
+
+
+def test_when_few_objects_are_restored_or_somebody_collects_by_hand_then_nothing_is_changed() -> None:
+    bench = Bench(Many)
+    gc.disable()
+    try:
+        asyncio.run(restore(Bench(Many, announced=False).executor, bench.executor.snapshot(), lambda: True))
+        assert not gc.isenabled()
+        assert gc.get_freeze_count() == 0
+    finally:
+        gc.enable()
