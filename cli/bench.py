@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from bench import attack, bare, failover, machine, ordering, raw
+from bench import attack, bare, failover, machine, ordering, raw, soak
 from bench.attack import AttackPlan
 from bench.errors import BenchError
 from bench.failover import FailoverPlan, Loss
@@ -19,6 +19,7 @@ from bench.network.cases import Case
 from bench.network.checks import Judged, Verdict
 from bench.ordering import OrderingPlan
 from bench.results import Result, Value, calibrate, versions
+from bench.soak import SoakPlan
 from bench.wire import loop_name
 from bench.workers import Placement
 from cli.bench_common import (
@@ -55,6 +56,7 @@ from cli.bench_tables import (
     print_result,
     rates_table,
     show_attack,
+    soak_table,
     tell_case,
     text_of,
 )
@@ -289,6 +291,42 @@ def machine_command(
         result = machine.run(plan, rounds, step, nothing)
     title = f"{size} B commands, called at {plan.senders} of {machine.SITES} replicas"
     print_result(result, [machine_table(title, plan, result)], as_json=as_json)
+
+
+@app.command(name="soak")
+def soak_command(
+    mode: Annotated[Mode, typer.Option(help="Replicas without a disk, or with a log that is synced.")] = (
+        Mode.MEMORY
+    ),
+    commands: Annotated[int, typer.Option(help="How many, in all.")] = 10_000_000,
+    in_flight: Annotated[int, typer.Option(help=f"Calls at a time, 1 to {machine.IN_FLIGHT_MAX}.")] = 1000,
+    size: Annotated[
+        int, typer.Option(help=f"Bytes in a command, {machine.SIZE_MIN} to {machine.SIZE_MAX}.")
+    ] = 100,
+    directory: Annotated[
+        Path, typer.Option(help="On whose file system the logs are; a directory in it is made and removed.")
+    ] = Path(),
+    pin: Pin = Placement.FREE,
+    as_json: AsJson = False,
+) -> None:
+    """Millions of commands at three replicas: rates, waits and memory, stage by stage.
+
+    The ratio is the memory of the largest replica at the end to that after the first tenth: 1.0 is flat.
+
+    [bold]Example[/bold]
+
+      rsm bench soak --mode durable --commands 1000000 --directory /var/tmp
+    """
+    plan = SoakPlan(
+        mode=mode, commands=commands, in_flight=in_flight, size=size, directory=directory, placement=pin
+    )
+    try:
+        plan.check()
+    except BenchError as error:
+        refuse_plan(error)
+    with shown() as step:
+        result = soak.run(plan, step, nothing)
+    print_result(result, [soak_table(plan, result)], as_json=as_json)
 
 
 @app.command(name="failover")

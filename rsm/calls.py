@@ -197,7 +197,7 @@ class Calls:
 
     def _take_batch(self) -> list[Call]:
         batch: list[Call] = []
-        size = 0
+        size = acknowledged = 0
         outbox, numbered = self._outbox, self._numbered
         while outbox and len(batch) < self._most and size < BATCH_BYTES:
             call = outbox[0]
@@ -214,7 +214,8 @@ class Calls:
                     call.session, call.number = self._session, self._next
                     self._next += 1
                     numbered[call.number] = call
-                acknowledged = next(iter(numbered)) - 1
+                if not acknowledged:
+                    acknowledged = next(iter(numbered)) - 1  # the oldest stays the oldest
                 call.message = self._language.encode(call.session, call.number, acknowledged, call.command)
             outbox.popleft()
             if len(call.message) > self._bytes_max:

@@ -155,6 +155,11 @@ def encode_reply(
     return (_SORTING if has_sets else _ENCODER).encode(reply)
 
 
+def encode_result(value: Any) -> bytes:
+    """The reply of a command that went well; not for results that have sets in them."""
+    return _ENCODER.encode(OkEncoded(value))
+
+
 _WORDS: Final = {
     Refusal.UNREADABLE: "the version of the machine that the group runs has no such command, or takes other"
     " arguments; is a newer one to be activated?",

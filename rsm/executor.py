@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import google_crc32c
 import msgspec
+from msgspec.structs import astuple
 
 from ordering.effects import Delivery
 from ordering.views import SiteId, View, majority_of
@@ -217,6 +218,8 @@ class Executor:
             # Who does not have the command yet cannot read it; what it says must be said by all.
             return _UNREADABLE
         try:
+            if method.is_plain and method.newest <= version:  # most are, and it takes half the time
+                return envelope.encode_result(method.function(self.machine, *astuple(command)))
             if not method.mark.atomic:
                 return envelope.encode_reply(
                     envelope.OkEncoded(method.invoke(self.machine, command, version)),

@@ -48,6 +48,7 @@ class Method:
         self.arguments: type[msgspec.Struct] = self._struct(self.fields)
         self.result = hints["return"]
         self.has_sets = _has_sets(self.result)  # their order is the process' own
+        self.is_plain = not (mark.atomic or self.keyword_only or self.has_sets)
         try:
             self._decoder = msgspec.msgpack.Decoder(self.arguments)
             self._results = msgspec.msgpack.Decoder(self.result)

@@ -393,7 +393,7 @@ class Replica(Generic[M]):
         session, number = getattr(read, "session", 0), getattr(read, "number", 0)
         kept = self.executor.sessions.reply_to(session, number) if number and self._intake.ready else None
         if kept is not None:
-            self._reply([Reply(call, *kept)])
+            self._reply([Reply(call, kept.ts, kept.reply)])
 
     async def _read_again(self, call: Call, query: msgspec.Struct) -> None:
         try:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, create_engine, event
+from sqlalchemy import Connection, TextClause, create_engine, event
 from sqlalchemy import text as sql
 from sqlalchemy.engine import URL, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
@@ -47,6 +47,16 @@ _MACHINE: Final = frozenset(
 # PostgreSQL's classes of the same kind: connection, resources, intervention, system.
 _MACHINE_CLASSES: Final = ("08", "53", "57", "58")
 _LOCK_KEY: Final = "hashtextextended('rsm:' || current_schema(), 0)"
+
+
+def write_rows(connection: Connection, statement: TextClause, rows: list[dict[str, Any]]) -> None:
+    """Within a transaction, and on the way of every answer: SQLite is given the statement as it is, in a
+    tenth of the time that it takes to be compiled and its result wrapped."""
+    raw = connection.connection.driver_connection
+    if isinstance(raw, sqlite3.Connection):
+        raw.executemany(statement.text, rows)
+    else:
+        connection.execute(statement, rows)
 
 
 def speaks_of_corruption(error: Exception) -> bool:

@@ -33,7 +33,7 @@ from ordering.records import (
 )
 from rsm.storage import restoring, snapshots
 from rsm.storage.claim import Claimed, ClaimFile, sync_directory
-from rsm.storage.database import Database, speaks_of_corruption
+from rsm.storage.database import Database, speaks_of_corruption, write_rows
 from rsm.storage.errors import (
     StorageCorrupt,
     StorageError,
@@ -307,7 +307,7 @@ class Store:
             {"part": int(part), "body": blob, "crc": checksum(bytes((part,)), blob)}
             for part, blob in [*bodies.items(), (Part.TIP, body)]
         ]
-        connection.execute(_UPSERT, rows)
+        write_rows(connection, _UPSERT, rows)
         self._tip, self._mark = tip, hashed(body)
 
     def _write_claim(self) -> None:
