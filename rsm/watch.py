@@ -7,6 +7,7 @@ anything per message; the recording costs a few tuples per batch.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from time import monotonic, time
 from typing import TYPE_CHECKING, Final
 
@@ -45,6 +46,7 @@ log = logger(__name__)
 
 VIEWS_KEPT: Final = 32
 REACHED_SECONDS: Final = 0.05
+DEFECTS_SHOWN: Final = 100
 COUNTED: Final = (
     "view changes",
     "memberships",
@@ -263,7 +265,7 @@ class Watch:
             sessions=len(executor.sessions),
             outstanding=calls.outstanding,
             age_s=0.0 if group is None or group.is_over else group.majority_age_ns() / 1e9,
-            why="" if failure is None else str(failure),
+            why="" if failure is None else _plain(str(failure)),
             members=members,
             boot="" if group is None else f"{group.member.boot:032x}",
             state="" if engine is None else engine.state,
@@ -284,7 +286,7 @@ class Watch:
             snapshot=_snapshot(disk),
             recording=self._recording(),
             locks=locks_of(self.view),
-            defects=dict(executor.defects),
+            defects=_defects(executor.defects),
             counters=self._counters(engine, driver),
             views=list(self.views),
         )
@@ -308,6 +310,18 @@ class Watch:
         ):
             found |= {f"{what}: {reason}": count for reason, count in counts.items()}
         return found
+
+
+def _plain(text: str) -> str:
+    """What the application has named or said may be no text that can be encoded."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _defects(counted: dict[str, int]) -> dict[str, int]:
+    """By method and type of error; an application that makes up types has no use for more."""
+    shown = {_plain(key): count for key, count in islice(counted.items(), DEFECTS_SHOWN)}
+    rest = sum(counted.values()) - sum(shown.values())
+    return shown | {"others: others": rest} if rest else shown
 
 
 def _addresses(view: View, sites: Sequence[SiteId]) -> list[str]:
