@@ -25,12 +25,14 @@ from ordering.sealing import Keyring
 from ordering.transports.addresses import parse_address
 from ordering.transports.bulk_tcp import BulkStream, open_bulk
 from ordering.views import NO_SITE, SiteId
-from rsm.logs import logger
+from rsm.logs import Throttle, logger
 from rsm.status import ReplicaStatus
 
 log = logger(__name__)
 
 DIGEST_BYTES: Final = 16
+SAID_AGAIN_S: Final = 10.0
+_throttle: Final = Throttle(SAID_AGAIN_S)
 _LENGTH: Final = Layout(">I")
 _QUESTION_MAX: Final = 256
 
@@ -151,6 +153,12 @@ class Peer(msgspec.Struct, frozen=True):
             return []
 
 
+def _complain(what: str, address: str) -> None:
+    """Who fetches a state tries again at once, and for as long as it takes."""
+    if (fields := _throttle.admits((what, address))) is not None:
+        log.warning(what, peer=address, **fields)
+
+
 def _verified(received: bytearray, address: str) -> Offer | None:
     """What was offered, if it is what came."""
     if len(received) < _LENGTH.size:
@@ -160,10 +168,10 @@ def _verified(received: bytearray, address: str) -> Offer | None:
     try:
         offered = msgspec.msgpack.decode(memoryview(received)[_LENGTH.size : begin], type=StateOffered)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        log.warning("a state was offered that cannot be read", peer=address)
+        _complain("a state was offered that cannot be read", address)
         return None
     state = bytes(memoryview(received)[begin:])
     if len(state) != offered.length or blake2b(state, digest_size=DIGEST_BYTES).digest() != offered.digest:
-        log.warning("a state came that is not what was offered", peer=address)
+        _complain("a state came that is not what was offered", address)
         return None
     return Offer(offered.ts, [state])

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 from time import monotonic, time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ordering.config import MS
 from ordering.driven_group import Group, Notice
@@ -23,7 +23,7 @@ from rsm.errors import Diverged
 from rsm.executor import Executor
 from rsm.histogram import Histogram
 from rsm.intake import Intake
-from rsm.logs import logger
+from rsm.logs import Throttle, logger
 from rsm.pages import Maker, Pages
 from rsm.showing import show
 from rsm.status import (
@@ -47,6 +47,7 @@ log = logger(__name__)
 VIEWS_KEPT: Final = 32
 REACHED_SECONDS: Final = 0.05
 DEFECTS_SHOWN: Final = 100
+SAID_AGAIN_S: Final = 1.0
 COUNTED: Final = (
     "view changes",
     "memberships",
@@ -72,6 +73,7 @@ class Watch:
         self.began = monotonic()
         self._patience_ns = 0
         self._log = log.bind(group=config.group)
+        self._throttle = Throttle(SAID_AGAIN_S)
         self._transfer_began = 0.0
         self._group: Group | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -96,7 +98,7 @@ class Watch:
         self._group, member = group, group.member
         self._patience_ns = suspect_ms * MS
         self._log = log.bind(group=self.config.group, site=f"{member.site:x}")
-        self._log.info("joining", how=how)
+        self._say("joining", how=how)
         if self.recording is not None:
             self.recording.begin(member, how)
 
@@ -105,7 +107,7 @@ class Watch:
 
     def ended(self, ending: Ending) -> None:
         self._tell_reached()
-        self._log.warning("the membership ended", why=ending.name.lower())
+        self._say("the membership ended", warning=True, why=ending.name.lower())
         self.view = None
 
     def halted(self, error: Exception) -> None:
@@ -147,6 +149,13 @@ class Watch:
             self._tell_reached()
             await asyncio.to_thread(self.recording.finish)
 
+    def _say(self, what: str, *, warning: bool = False, **fields: Any) -> None:
+        """What a bad network can bring about again and again."""
+        more = self._throttle.admits(what)
+        if more is not None:
+            tell = self._log.warning if warning else self._log.info
+            tell(what, **fields, **more)
+
     # -- the order -------------------------------------------------------------------------------
 
     def hear(self, notices: Sequence[Notice], calls: Calls) -> None:
@@ -157,7 +166,7 @@ class Watch:
         view, before = notice.view, self.view
         self.view = view
         self._log = self._log.bind(view=str(view.id))
-        if notice.locks_only and before is not None:
+        if (notice.locks_only and before is not None) or not self._is_named(view):
             return
         self.counts["view changes"] += 1
         status = ViewStatus(
@@ -179,6 +188,12 @@ class Watch:
             why=status.why,
         )
 
+    def _is_named(self, view: View) -> bool:
+        """A replica that is back from its disk goes through the views of its log: they are no news."""
+        assert self._group is not None
+        named = view.member(self._group.member.site)
+        return named is not None and named.boot == self._group.member.boot
+
     def executed(self, delivery: Delivery, executor: Executor, *, own: int) -> None:
         """And whoever waited for it was answered, so many calls of this process among them."""
         if self.recording is not None:
@@ -199,7 +214,7 @@ class Watch:
     def transfer_begins(self, slot: int) -> None:
         self.counts["transfers begun"] += 1
         self._transfer_began = monotonic()
-        self._log.info("the state is fetched", slot=slot)
+        self._say("the state is fetched", slot=slot)
 
     def transfer_ends(self, executor: Executor, size: int, donor: SiteId) -> None:
         self.counts["transfers taken"] += 1
