@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.groups import Group, rsm, running_group
+from tests.cli.groups import Group, rsm, running_group, until
 
 # An orphan yields to a chain that lives after this long.
 QUICK = {"orphan_ms": 2000}
-TRIES = 40  # each takes the time of a command
 
 
 def roles(group: Group, *, site: int = 1, code: int = 0) -> dict[str, tuple[str, str]]:
@@ -114,14 +113,8 @@ def test_when_the_majority_was_only_away_then_the_old_chain_stays_and_the_surviv
         assert done.returncode == 0, done.stdout + done.stderr
         assert group.call("add", 1) == 8
         group.start(2, 3)
-        shown, there = {}, {}
-        for _ in range(TRIES):
-            shown = group.json("members", site=2)
-            there = {each["address"]: each["standing"] for each in shown["members"] if each["slot"]}
-            if len(there) == 3 and set(there.values()) == {"serving"}:
-                break
-        assert shown["chain"] == before
-        assert there == dict.fromkeys(group.addresses, "serving")
+        until(lambda: [standing for _, standing in roles(group, site=2).values()] == ["serving"] * 3)
+        assert group.json("members", site=2)["chain"] == before
         assert group.call("get") == 7  # what the survivor did alone is lost
 
 
@@ -135,10 +128,8 @@ def test_when_everything_stopped_and_most_disks_are_lost_then_those_that_come_ba
         for number in (3, 4, 5):
             shutil.rmtree(group.data(number))
         group.begin(1, 2)
-        for _ in range(TRIES):
-            shown = group.json("members", code=1)
-            if sum(each["slot"] is not None for each in shown["members"]) == 2:
-                break
+        until(lambda: rsm("members", "-c", group.config(1)).stdout.count("ring") >= 2)
+        until(lambda: group.answer(1, 2))
         done = rsm("cluster", "recover", "--unsafe", "--yes", "-c", group.config(1))
         assert done.returncode == 0, done.stdout + done.stderr
         for number in (1, 2):
