@@ -355,7 +355,7 @@ class Replica(Generic[M]):
                 self._answer(delivery, replies)
             if self._disk is not None:
                 self._unsaved += sum(map(len, delivery.messages))
-            self._watch.executed(delivery, self.executor, own=own)
+            self._watch.executed(delivery, self.executor, own)
         newest = next(reversed(self.executor.own_checkpoints.items()), None)
         if newest is not None and newest != self._told and self._announced:
             self._told = newest
