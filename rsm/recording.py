@@ -43,7 +43,7 @@ log = logger(__name__)
 P = ParamSpec("P")
 
 ROWS_WAITING_MAX: Final = 1 << 16
-ROWS_AT_ONCE: Final = 512  # the interpreter is not kept for longer
+ROWS_AT_ONCE: Final = 1_024  # the interpreter is not kept for longer
 FLUSH_SECONDS: Final = 0.25
 CLOSE_SECONDS: Final = 10.0
 APPLIED_SLOTS: Final = 256
@@ -299,7 +299,7 @@ class Recording:
                 pass
 
     @_guarded
-    def executed(self, delivery: Delivery, executor: Executor, *, own: int) -> None:
+    def executed(self, delivery: Delivery, executor: Executor, own: int) -> None:
         """A delivery was executed, and who waited for it was answered: ``own`` calls of this process. The
         digest is told behind every so many slots, at the end of a delivery: those are the same at every
         replica, as a rule, and so can be compared. What the state contained before has no digest here."""

@@ -389,7 +389,7 @@ class Replica(Generic[M]):
                 self._answer(delivery, replies)
             if self._disk is not None:
                 self._unsaved += sum(map(len, delivery.messages))
-            self._watch.executed(delivery, self.executor, own=own)
+            self._watch.executed(delivery, self.executor, own)
             if monotonic() >= until:  # it has much to catch up with; the ring has its turn
                 self._handover.catch_up(self._intake)
                 break

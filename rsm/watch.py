@@ -194,10 +194,10 @@ class Watch:
         named = view.member(self._group.member.site)
         return named is not None and named.boot == self._group.member.boot
 
-    def executed(self, delivery: Delivery, executor: Executor, *, own: int) -> None:
+    def executed(self, delivery: Delivery, executor: Executor, own: int) -> None:
         """And whoever waited for it was answered, so many calls of this process among them."""
         if self.recording is not None:
-            self.recording.executed(delivery, executor, own=own)
+            self.recording.executed(delivery, executor, own)
 
     def _tell_reached(self) -> None:
         """How far this replica is: every ``REACHED_SECONDS``, and at an end."""

@@ -446,10 +446,10 @@ def test_when_deliveries_of_one_source_follow_each_other_then_they_are_one_row(t
     kept.hear([Accepted(3, 2, MAJORITY), Retract(18)], calls)
     executor = executor_of(Counter)
     executor.group.applied = 35
-    kept.executed(delivery(22, 32, 6), executor, own=0)  # the state had it before
-    kept.executed(msgspec.structs.replace(delivery(30, 40, 6), owed=(0, 1, 4)), executor, own=0)
+    kept.executed(delivery(22, 32, 6), executor, 0)  # the state had it before
+    kept.executed(msgspec.structs.replace(delivery(30, 40, 6), owed=(0, 1, 4)), executor, 0)
     executor.group.applied = 41
-    kept.executed(msgspec.structs.replace(delivery(36, 46, 6), owed=(1, 2)), executor, own=6)
+    kept.executed(msgspec.structs.replace(delivery(36, 46, 6), owed=(1, 2)), executor, 6)
     kept.reached(35)
     kept.reached(35)
     kept.start()
