@@ -12,7 +12,7 @@ from ordering.effects import HoldersKnown
 from ordering.errors import NotMember, Overloaded
 from ordering.events import HoldersRequested
 from ordering.site import Site
-from ordering.views import majority_of
+from ordering.views import View, majority_of
 
 WAITING_MAX = 65_536
 
@@ -34,13 +34,13 @@ class Holding:
 
     def run(self) -> None:
         """Called when everything due is delivered; never while fenced (R4)."""
-        if not self.waiting:
+        view = self.site.told_view  # a later one may be erased, with the voter that it makes
+        if not self.waiting or view is None:
             return
-        view = self.site.view
         voters, reachable = len(view.electorate), view.ring_voters
         still: list[HoldersRequested] = []
         for asked in self.waiting:
-            holders = self._holders(asked.ts)
+            holders = self._holders(view, asked.ts)
             wanted = min(asked.voters, voters) if asked.voters else voters
             if holders and holders >= min(wanted, reachable):
                 self.site.out.append(HoldersKnown(asked.number, holders, voters))
@@ -48,14 +48,14 @@ class Holding:
                 still.append(asked)
         self.waiting = still
 
-    def _holders(self, ts: int) -> int:
+    def _holders(self, view: View, ts: int) -> int:
         """Known one by one, or as a majority or a whole ring, of any view from that of the slot on; 0 if not
         even a majority is known to."""
         stability, queue = self.site.stability, self.site.queue
         if stability.majority < ts:
             return 0
         views = queue.views_since(ts)
-        known = [stability.holders(self.site.view, ts), min(majority_of(view.electorate) for view in views)]
+        known = [stability.holders(view, ts), min(majority_of(each.electorate) for each in views)]
         if stability.stable >= ts:
-            known.append(min(view.ring_voters for view in views))
+            known.append(min(each.ring_voters for each in views))
         return max(known)

@@ -13,6 +13,7 @@ from ordering.simulator.checkers import make_checkers
 from ordering.simulator.checkers.base import Checker
 from ordering.simulator.cluster import Cluster
 from ordering.simulator.faults import Injector
+from ordering.simulator.holder_askers import HolderAskers
 from ordering.simulator.lock_users import LockUsers
 from ordering.simulator.plan import FaultKind, FaultMix, Plan
 from ordering.simulator.process import Process, Replica
@@ -117,6 +118,7 @@ def simulate(
     readers_rng = plan.draw_readers()
     if readers_rng is not None:
         cluster.watch(Readers(cluster, readers_rng))
+        cluster.watch(HolderAskers(cluster, Random(f"holders {plan.seed}")))
     retirers_rng = plan.draw_retirers()
     calm_ns = 0
     if retirers_rng is not None:
