@@ -45,6 +45,7 @@ class MachinePlan(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 1.0
     directory: Path = Path()
     placement: Placement = Placement.FREE
+    recording: bool = False
 
     def check(self) -> None:
         """Refuse what cannot be measured, before anything is started."""
@@ -200,7 +201,12 @@ def _mode(
 ) -> dict[str, Value]:
     step(f"{mode.value}: forming")
     found: dict[str, Value] = {}
-    with replicas(crew_of, plan.placement, Place(directory=directory, size=plan.size)) as group:
+    with (
+        _recordings(plan) as recording,
+        replicas(
+            crew_of, plan.placement, Place(directory=directory, size=plan.size, recording=recording)
+        ) as group,
+    ):
         for in_flight in plan.in_flight:
             row: dict[str, Value] = {}
             for kind in (Kind.PUT, Kind.GET):
@@ -216,6 +222,16 @@ def _mode(
                 Kind.PUT.value: group.run(Work(rate=rate, senders=plan.senders, seconds=plan.seconds))
             }
     return found
+
+
+@contextmanager
+def _recordings(plan: MachinePlan) -> Iterator[Path | None]:
+    """Where the replicas record what they do, while they do it."""
+    if not plan.recording:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="rsm-bench-recording-", dir=plan.directory) as made:
+        yield Path(made).resolve()
 
 
 def part(values: Value, *names: str) -> Value:

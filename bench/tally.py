@@ -88,15 +88,17 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replica is given: where its log goes (nowhere: memory), and how large a command is."""
+    """What a replica is given: where its log goes (nowhere: memory), how large a command is, and where it
+    records what it does."""
 
     directory: Path | None = None
     size: int = 100
+    recording: Path | None = None
 
     def config(self, me: int) -> ReplicaConfig:
-        changes: dict[str, Any] = {}
+        changes: dict[str, Any] = {"recording": self.recording}
         if self.directory is not None:
-            changes = {"mode": "durable", "data": self.directory / f"site-{me + 1}"}
+            changes |= {"mode": "durable", "data": self.directory / f"site-{me + 1}"}
         return ReplicaConfig(group=GROUP, bind="127.0.0.1:0", insecure=True, **changes)
 
 
@@ -194,14 +196,14 @@ class Caller:
             "resident_bytes": resident_bytes(),
         }
 
-    async def _put(self, proxy: Proxy, watch: Stopwatch, until: int, key: int) -> None:
+    async def _put(self, proxy: Proxy[Any], watch: Stopwatch, until: int, key: int) -> None:
         put, value, clock, note = proxy.put, self.value, time.monotonic_ns, watch.note
         key %= KEYS
         while (asked := clock()) < until:
             await put(key, value)
             note(clock() - asked)
 
-    async def _put_at(self, proxy: Proxy, watch: Stopwatch, until: int, rate: float) -> None:
+    async def _put_at(self, proxy: Proxy[Any], watch: Stopwatch, until: int, rate: float) -> None:
         """As many as are due, again and again; a late turn of the loop is made up for, and counts as wait."""
         put, value, clock = proxy.put, self.value, time.monotonic_ns
         began, asked = clock(), 0
@@ -220,13 +222,13 @@ class Caller:
             await asyncio.sleep(_PACE_SECONDS)
         await asyncio.gather(*under_way)
 
-    async def _add(self, proxy: Proxy, watch: Stopwatch, until: int, _: int) -> None:
+    async def _add(self, proxy: Proxy[Any], watch: Stopwatch, until: int, _: int) -> None:
         add, clock, note = proxy.add, time.monotonic_ns, watch.note
         while (asked := clock()) < until:
             await add(1)
             note(clock() - asked)
 
-    async def _get(self, proxy: Proxy, watch: Stopwatch, until: int, key: int) -> None:
+    async def _get(self, proxy: Proxy[Any], watch: Stopwatch, until: int, key: int) -> None:
         get, value, clock, note = proxy.get, self.value, time.monotonic_ns, watch.note
         key %= KEYS
         while (asked := clock()) < until:

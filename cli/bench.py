@@ -261,6 +261,9 @@ def machine_command(
     directory: Annotated[
         Path, typer.Option(help="On whose file system the logs are; a directory in it is made and removed.")
     ] = Path(),
+    recording: Annotated[
+        bool, typer.Option("--recording", help="The replicas record what they do, in that directory too.")
+    ] = False,
     pin: Pin = Placement.FREE,
     as_json: AsJson = False,
 ) -> None:
@@ -284,6 +287,7 @@ def machine_command(
         seconds=seconds,
         directory=directory,
         placement=pin,
+        recording=recording,
     )
     try:
         plan.check()

@@ -8,9 +8,8 @@ import sys
 import tempfile
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Awaitable
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
@@ -50,7 +49,7 @@ class Cluster:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.addresses = [f"127.0.0.1:{port}" for port in free_ports(SITES)]
-        write_group(directory, self.addresses, "demo", durable=True)
+        write_group(directory, self.addresses, "demo", durable=True, metrics_port=0)
         self.running: dict[int, Process] = {}
 
     async def start(self, *numbers: int) -> None:
@@ -137,7 +136,7 @@ async def _play(directory: Path, calls: int, teller: _Teller) -> bool:
         await cluster.stop()
 
 
-async def _tell(cluster: Cluster, proxy: Proxy, calls: int, teller: _Teller) -> bool:
+async def _tell(cluster: Cluster, proxy: Proxy[Counter], calls: int, teller: _Teller) -> bool:
     counter = proxy.with_options(timeout=CALL_SECONDS)
     await _add(counter, calls)
     teller.say(f"{calls} calls of add(1): the counter is at {await counter.get()}")
@@ -162,11 +161,11 @@ async def _tell(cluster: Cluster, proxy: Proxy, calls: int, teller: _Teller) -> 
     return bool(total == 3 * calls)
 
 
-async def _add(counter: Any, calls: int) -> float:
+async def _add(counter: Proxy[Counter], calls: int) -> float:
     """So many calls, ten at a time; the longest time without an answer."""
     longest, before = 0.0, time.monotonic()
     for first in range(0, calls, 10):
-        pending: list[Awaitable[int]] = [counter.add(1) for _ in range(first, min(first + 10, calls))]
+        pending = [counter.add(1) for _ in range(first, min(first + 10, calls))]
         await asyncio.gather(*pending)
         longest, before = max(longest, time.monotonic() - before), time.monotonic()
     return longest

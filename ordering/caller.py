@@ -153,6 +153,12 @@ class Caller:
         """The numbers without an answer."""
         return tuple(self._of)
 
+    @property
+    def addresses_in_turn(self) -> tuple[str, ...]:
+        """The member that is asked at present, and then whom else to ask."""
+        target = self._target % len(self.addresses)
+        return self.addresses[target:] + self.addresses[:target]
+
     def handle(self, event: CallerEvent, now: int) -> list[CallerEffect]:
         """React to one event at ``now`` (nanoseconds, never going back)."""
         if now < self._now:

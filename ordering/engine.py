@@ -25,6 +25,7 @@ from ordering.events import (
     ChangeRequested,
     Event,
     ForkRequested,
+    HoldersRequested,
     LockReleased,
     LockRequested,
     PacketsReceived,
@@ -41,6 +42,7 @@ from ordering.events import (
     WallClockSet,
 )
 from ordering.fork import Fork
+from ordering.holding import Holding
 from ordering.kin import ROLL_CALL
 from ordering.lanes import Lanes
 from ordering.lock_requests import LockRequests
@@ -52,6 +54,7 @@ from ordering.reads import Reads
 from ordering.reception import Reception
 from ordering.recovery import Recovery
 from ordering.removal import Removal
+from ordering.retirement import Retirement
 from ordering.retransmission import Retransmission, block_packet
 from ordering.rtt import RoundTrip
 from ordering.self_suspicion import WAKING, SelfSuspicion
@@ -102,10 +105,12 @@ class Engine:
         self.retransmission = Retransmission(
             site, self.rtt, self.transfer, self.sending, self.submission.own_flight
         )
+        self.retirement = Retirement(site, self.detection, self.membership, self.submission, self.rtt)
         self.locks = LockRequests(site)
         self.rpc = MultiRpc(site, self.detection, self.membership, self.submission, self.lanes, self.rtt)
         self.delivery = DeliveryCursor(site, self.locks, self.rpc)
         self.reads = Reads(site, self.rtt)
+        self.holding = Holding(site)
         self.reception = Reception(site, self.submission, self.lanes, self.delivery)
         self.orderer = Orderer(site, self.discipline, self.membership, self.locks)
         self.doubt = SelfSuspicion(site, self.detection, self.rtt, self.recovery.start_poll)
@@ -185,7 +190,7 @@ class Engine:
         site.now = now
         site.out = []
         if site.state is State.GONE and not isinstance(
-            event, SubmitRequested | LockRequested | ReadRequested
+            event, SubmitRequested | LockRequested | ReadRequested | HoldersRequested
         ):
             return site.out
         before = site.state
@@ -223,6 +228,8 @@ class Engine:
                 self._force_fork()
             case ReadRequested(number):
                 self.reads.request(number)
+            case HoldersRequested():
+                self.holding.request(event)
             case LockRequested(name, lease_ms):
                 self.locks.request(name, lease_ms)
             case LockReleased(name):
@@ -558,6 +565,7 @@ class Engine:
             if self.delivery.view is not None:
                 self.membership.tell_dropped(self.delivery.view)
             self.reads.run()
+            self.holding.run()
             self._collect()
             self.token.keep_watch()
             self._follow_view()
@@ -569,6 +577,8 @@ class Engine:
             )
         self.rpc.answer()
         self.retransmission.watch()
+        if site.retiring and self.retirement.is_over():
+            self._end(Ending.RETIRED)
 
     def _advance(self) -> None:
         site = self.site
@@ -639,6 +649,7 @@ class Engine:
         if membership.leaving and not self.submission.outbox and site.view.has(site.me):
             membership.want(ChangeKind.LEAVE, site.member)
         membership.follow_view()
+        self.retirement.follow_view()
         self.locks.follow_view()
 
     # -- time ------------------------------------------------------------------------------------

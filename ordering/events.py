@@ -75,7 +75,11 @@ class BacklogReported(msgspec.Struct, frozen=True):
 
 
 class ChangeRequested(msgspec.Struct, frozen=True):
-    """An operator's membership change: LEAVE (this site) or REMOVE (``site``)."""
+    """An operator's membership change: LEAVE or RETIRE (this site) or REMOVE (``site``).
+
+    RETIRE is for a process that is to be stopped and will be back: it leaves the ring and stays a voter.
+    ``EndMembership(RETIRED)`` says that nobody will miss it, ``RetirementRefused`` that they would.
+    """
 
     kind: ChangeKind
     site: SiteId = NO_SITE
@@ -134,6 +138,15 @@ class ReadRequested(msgspec.Struct, frozen=True):
     number: int
 
 
+class HoldersRequested(msgspec.Struct, frozen=True):
+    """The application wants to know when so many voters hold slot ``ts``, 0: all of them (R10).
+    ``HoldersKnown`` answers with the same number, if this membership lasts."""
+
+    number: int
+    ts: int
+    voters: int
+
+
 class WallClockSet(msgspec.Struct, frozen=True):
     """Wall-clock time is ``now + offset`` (nanoseconds). Sent at the start, and when the clock was set."""
 
@@ -157,5 +170,6 @@ Event: TypeAlias = (
     | LockRequested
     | LockReleased
     | ReadRequested
+    | HoldersRequested
     | WallClockSet
 )

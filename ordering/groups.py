@@ -56,6 +56,7 @@ from ordering.events import (
     ChangeRequested,
     Event,
     ForkRequested,
+    HoldersRequested,
     LockReleased,
     LockRequested,
     PacketsReceived,
@@ -90,6 +91,7 @@ LocalEvent: TypeAlias = (
     | LockRequested
     | LockReleased
     | ReadRequested
+    | HoldersRequested
     | WallClockSet
 )
 

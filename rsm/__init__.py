@@ -27,6 +27,7 @@ from rsm.errors import (
     InvalidCall,
     MachineError,
     MismatchedMachine,
+    NotHeld,
     OutcomeUnknown,
     Refusal,
     Refused,
@@ -35,7 +36,7 @@ from rsm.errors import (
     StateLost,
 )
 from rsm.locks import Grant
-from rsm.proxy import Consistency, Fresh, Proxy
+from rsm.proxy import Consistency, DetailedProxy, Fresh, Proxy, Result
 from rsm.replica import Replica
 from rsm.state_machine import Context, GroupView, Since, StateMachine, command, detached, query
 
@@ -48,6 +49,7 @@ __all__ = [
     "ConfigurationError",
     "Consistency",
     "Context",
+    "DetailedProxy",
     "Fresh",
     "Grant",
     "GroupView",
@@ -56,6 +58,7 @@ __all__ = [
     "MachineError",
     "MismatchedMachine",
     "NoPrimary",
+    "NotHeld",
     "NotMember",
     "OutcomeUnknown",
     "Overloaded",
@@ -65,6 +68,7 @@ __all__ = [
     "Rejected",
     "Replica",
     "ReplicaConfig",
+    "Result",
     "RsmError",
     "Since",
     "StateLost",

@@ -7,14 +7,16 @@
 
 A call goes to one replica and, while no answer comes, to others, under the same number of one session: it is
 executed once. The replica that holds the handler lock answers; after a failure its successor does, from the
-replicated session.
+replicated session. What fits no datagram goes over the bulk channel (``far_calls``).
 """
 
 import asyncio
+import secrets
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Generic, Self, TypeVar
+from random import Random
+from typing import Annotated, Any, Generic, ParamSpec, Self, TypeAlias, TypeVar, Unpack, cast
 
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -22,18 +24,25 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from ordering.caller import CallRequested
 from ordering.caller_driver import CallerDriver, Outcome
 from ordering.effects import CallAnswered, CallFailed
+from ordering.naming import group_id
+from ordering.pieces import PACKET_OVERHEAD
 from ordering.transports.addresses import default_packet_bytes
 from rsm.calls import Calls
 from rsm.config import HANDLER, check_ring, engine_config, read_keyring
-from rsm.envelope import Language
+from rsm.envelope import FETCH, Language
 from rsm.errors import OutcomeUnknown, RsmError
+from rsm.far_calls import FarCalls
 from rsm.methods import Catalogue, Method
-from rsm.proxy import Consistency, Proxy, Reading
-from rsm.sessions import Answer
-from rsm.state_machine import StateMachine
+from rsm.proxy import Changes, Consistency, DetailedProxy, Fresh, Proxy, Reading
+from rsm.quality import Held
+from rsm.sessions import Answer, SessionLimits
+from rsm.state_machine import Marked, StateMachine
+from rsm.transfer import Peer
 
 M = TypeVar("M", bound=StateMachine)
 T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class ClientConfig(BaseSettings):
@@ -64,12 +73,15 @@ class Client(Generic[M]):
     def __init__(self, machine: type[M], config: ClientConfig) -> None:
         self.catalogue = Catalogue(machine)
         self.config = config
-        self.proxy = Proxy(self)
+        self.proxy: Proxy[M] = Proxy(self)
         self._language = Language(self.catalogue)
+        self._keyring = read_keyring(config.key_file)
+        self._boot = secrets.randbits(128)  # of the bulk channel
         self._caller: CallerDriver
         self._calls: Calls
+        self._far: FarCalls
 
-    async def __aenter__(self) -> Proxy:
+    async def __aenter__(self) -> Proxy[M]:
         await self.open()
         return self.proxy
 
@@ -87,16 +99,26 @@ class Client(Generic[M]):
         self._caller = await CallerDriver.open(
             engine,
             self._listen,
-            keyring=read_keyring(config.key_file),
+            keyring=self._keyring,
             insecure=config.insecure,
             bind=config.bind,
+        )
+        self._far = FarCalls(
+            lambda: self._calls,
+            lambda: self._caller.addresses,
+            self._peer,
+            call_ms=engine.call_ms,
+            reply_bytes_max=SessionLimits().reply_bytes_max,
+            rng=Random(self._boot),
         )
         self._calls = Calls(
             self._language,
             self._submit,
             asyncio.get_running_loop(),
             outstanding_max=config.outstanding_max,
-            bytes_max=min(config.message_bytes_max, engine.packet_bytes),
+            bytes_max=config.message_bytes_max,
+            packet_bytes=engine.packet_bytes - PACKET_OVERHEAD,
+            send_far=self._far.send,
         )
         self._calls.begin()
 
@@ -105,17 +127,24 @@ class Client(Generic[M]):
         return self._caller.address
 
     def close(self) -> None:
+        self._far.close()
         self._calls.fail(RsmError("this client was closed"))
         self._caller.close()
 
     def _submit(self, messages: Sequence[bytes]) -> int:
         return self._caller.request(CallRequested(tuple(messages), handler=HANDLER)).first_seq
 
+    def _peer(self, address: str) -> Peer:
+        return Peer(address, self._keyring, group_id(self.config.group), self._boot)
+
     def _listen(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:
             match outcome:
                 case CallAnswered(number, ts, payload, once=once):
-                    self._calls.take(number, ts, [payload], {}, once=once)
+                    if payload == FETCH and (message := self._calls.message_of(number)) is not None:
+                        self._far.send(number, message, ts)
+                    else:
+                        self._calls.take(number, ts, [payload], {}, once=once)
                 case CallFailed(number, failure):
                     self._calls.lose(number, OutcomeUnknown(f"the group gave no answer: {failure.name}"))
         self._calls.unblock()
@@ -134,6 +163,9 @@ class Client(Generic[M]):
         answer = await self._calls.send(message)
         return Reading(answer.reply, answer.ts)
 
+    async def held(self, ts: int, voters: int) -> Held | None:
+        return await self._far.held(ts, voters)
+
 
 class BlockingClient(Generic[M]):
     """The same for programs without an event loop: it has one of its own, in a thread.
@@ -151,7 +183,7 @@ class BlockingClient(Generic[M]):
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rsm-client", daemon=True)
 
-    def __enter__(self) -> "BlockingProxy":
+    def __enter__(self) -> "BlockingProxy[M]":
         self._thread.start()
         try:
             self._run(self._client.open())
@@ -176,15 +208,45 @@ class BlockingClient(Generic[M]):
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
-class BlockingProxy:
+Run: TypeAlias = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+class BlockingProxy(Generic[M]):
     """The machine's methods; each returns when its answer is here."""
 
-    def __init__(self, proxy: Proxy, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+    def __init__(self, proxy: Proxy[M], run: Run) -> None:
         self._proxy = proxy
         self._run = run
 
-    def with_options(self, **changes: Any) -> "BlockingProxy":
+    def with_options(self, **changes: Unpack[Changes]) -> "BlockingProxy[M]":
         return BlockingProxy(self._proxy.with_options(**changes), self._run)
+
+    def with_details(self) -> "BlockingDetailedProxy[M]":
+        return BlockingDetailedProxy(self._proxy.with_details(), self._run)
+
+    def call(self, method: Marked[M, P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return cast(R, self._run(self._proxy.call(method, *args, **kwargs)))
+
+    def reading(self, name: str, *args: Any, **kwargs: Any) -> Fresh[Any]:
+        return cast(Fresh[Any], self._run(self._proxy.reading(name, *args, **kwargs)))
+
+    def apply(self, data: bytes) -> bytes:
+        return cast(bytes, self._run(self._proxy.apply(data)))
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._proxy, name)
+        return lambda *args, **kwargs: self._run(method(*args, **kwargs))
+
+
+class BlockingDetailedProxy(Generic[M]):
+    """The same, and each tells where in the order it was."""
+
+    def __init__(self, proxy: DetailedProxy[M], run: Run) -> None:
+        self._proxy = proxy
+        self._run = run
+
+    def with_options(self, **changes: Unpack[Changes]) -> "BlockingDetailedProxy[M]":
+        return BlockingDetailedProxy(self._proxy.with_options(**changes), self._run)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self._proxy, name)

@@ -9,6 +9,7 @@
     key_file = "group.key"
     mode = "durable"
     data = "/var/lib/rsm/orders"
+    metrics = "127.0.0.1:9401"
 
     [ring]                      # any setting of the ordering engine
     suspect_ms = 250
@@ -54,6 +55,11 @@ class ReplicaConfig(BaseSettings):
     message_bytes_max: Annotated[int, Field(ge=64, description="The largest call, encoded.")] = 1 << 20
     session_ms: Annotated[int, Field(ge=1, description="A session ends when idle so long.")] = 600_000
     sessions_max: Annotated[int, Field(ge=1, description="Sessions of the whole group.")] = 10_000
+    metrics: Annotated[str, Field(description="Where to serve /metrics and /healthz; none: nowhere.")] = ""
+    recording: Annotated[Path | None, Field(description="Where to record what it does; none: nowhere.")] = (
+        None
+    )
+    recording_bytes_max: Annotated[int, Field(ge=1, description="Closed recordings that are kept.")] = 1 << 30
     ring: Annotated[dict[str, Any], Field(description="Settings of the ordering engine.")] = {}
 
     @classmethod
@@ -66,7 +72,7 @@ class ReplicaConfig(BaseSettings):
             raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{path}: is no TOML: {error}") from None
-        for name in ("data", "key_file"):
+        for name in ("data", "key_file", "recording"):
             if name in read:
                 read[name] = path.parent / str(read[name])
         try:
@@ -84,6 +90,11 @@ class ReplicaConfig(BaseSettings):
             raise ValueError('mode: "memory" writes nothing; leave out data and database, or say "durable"')
         if self.key_file is None and not self.insecure:
             raise ValueError("key_file: there is none; make one with `openssl rand -hex 32`, or set insecure")
+        if self.metrics:
+            try:
+                parse_endpoint(self.metrics, "metrics")
+            except ConfigurationError as error:
+                raise ValueError(str(error)) from None
         check_ring(self.ring)
         return self
 

@@ -145,8 +145,13 @@ class RefusedReply(msgspec.Struct, frozen=True, array_like=True, tag=3):
     message: str
 
 
+class Elsewhere(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """There is a reply, and it fits no datagram: a client fetches it (``far_calls``)."""
+
+
 Reply: TypeAlias = Ok | RejectedReply | FailedReply | RefusedReply
 _REPLIES: Final = msgspec.msgpack.Decoder(Reply)
+FETCH: Final = _ENCODER.encode(Elsewhere())
 
 
 def encode_reply(
@@ -173,8 +178,8 @@ REFUSED: Final = {refusal: encode_reply(RefusedReply(refusal, words)) for refusa
 
 
 def too_large(size: int, most: int) -> bytes:
-    """Instead of a reply that cannot be sent to a client."""
-    words = f"it was executed, but its result has {size} bytes, and a client can be sent {most}"
+    """Instead of a reply that is more than sessions keep, and clients are sent."""
+    words = f"it was executed, but its result has {size} bytes, and {most} are the most"
     return encode_reply(FailedReply("ResultTooLarge", words))
 
 

@@ -9,6 +9,7 @@
     │   ├── Rejected           the application refuses; commands raise it themselves
     │   ├── CommandFailed      the command raised something else, at every replica
     │   └── Refused            it was not executed
+    ├── NotHeld                it was executed and stays, but fewer voters hold it than were asked for
     ├── OutcomeUnknown         it was executed, or will be, or neither: nobody here can tell
     └── Halted                 this replica must not go on
         ├── MismatchedMachine  the group runs another machine, or another version of it
@@ -78,6 +79,17 @@ class Refused(CallError):
         super().__init__(message)
         self.refusal = refusal
         self.message = message
+
+
+class NotHeld(RsmError):
+    """The command was executed, and a majority holds it: it stays. ``value`` is its result, ``timestamp`` its
+    slot, and ``qos`` the level that was reached."""
+
+    def __init__(self, message: str, value: object, timestamp: int, qos: str) -> None:
+        super().__init__(message)
+        self.value = value
+        self.timestamp = timestamp
+        self.qos = qos
 
 
 class OutcomeUnknown(RsmError):

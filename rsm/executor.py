@@ -114,6 +114,7 @@ class Executor:
         group, context, time = self.group, self.context, self.group.time
         language, use = self.language, self.sessions.use
         decode, execute, ask = language.decode, language.execute, language.ask
+        most = group.limits.reply_bytes_max
         executed: list[bytes] = []
         slots: list[int] = []
         for ts, message in enumerate(messages, first):
@@ -125,6 +126,8 @@ class Executor:
                 if isinstance(found, Session):
                     context.session = read.session
                     reply = self._execute(read.command) if kind is execute else self._read_older(read)
+                    if len(reply) > most:
+                        reply = envelope.too_large(len(reply), most)
                     found.keep(read.number, ts, reply)
                     executed.append(self._failure or reply)
                     slots.append(ts)
@@ -379,14 +382,7 @@ class Executor:
 
     def restore(self, chunks: Iterable[bytes]) -> None:
         """Into a new machine."""
-        source = iter(chunks)
-        header, rest = _read_header(source)
-        try:
-            group = msgspec.msgpack.decode(header, type=Group)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise StateLost(f"the snapshot's header cannot be read: {error}") from None
-        if group.format != FORMAT:
-            raise StateLost(f"the snapshot has format {group.format}, this release reads {FORMAT}")
+        group, state = opened(chunks)
         self.group = group
         self.sessions = Sessions(group.limits)
         self.sessions.load(group.sessions)
@@ -395,10 +391,30 @@ class Executor:
         self._checkpoint_at = (group.applied // CHECKPOINT_SLOTS + 1) * CHECKPOINT_SLOTS
         self.check_machine()
         try:
-            self.machine.restore(_joined(rest, source))
+            self.machine.restore(state)
         except Exception as error:
             raise StateLost(f"{self.catalogue.name}.restore: {type(error).__name__}: {error}") from error
         self._adopt()
+
+
+def opened(chunks: Iterable[bytes]) -> tuple[Group, Iterator[bytes]]:
+    """What a snapshot has beside the machine's state, and that state."""
+    source = iter(chunks)
+    header, rest = _read_header(source)
+    try:
+        group = msgspec.msgpack.decode(header, type=Group)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise StateLost(f"the snapshot's header cannot be read: {error}") from None
+    if group.format != FORMAT:
+        raise StateLost(f"the snapshot has format {group.format}, this release reads {FORMAT}")
+    return group, _joined(rest, source)
+
+
+def closed(group: Group, state: Iterable[bytes]) -> Iterator[bytes]:
+    """The reverse."""
+    header = msgspec.msgpack.encode(group)
+    yield _HEADER.pack(len(header)) + header
+    yield from state
 
 
 def _read_header(source: Iterator[bytes]) -> tuple[bytes, bytes]:

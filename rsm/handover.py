@@ -1,9 +1,10 @@
 """A replica's state goes out, comes in, and is saved (``docs/large-states.md``); the ring turns meanwhile."""
 
 import asyncio
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
+
+import msgspec
 
 from ordering.driver import Group
 from ordering.effects import RequestState
@@ -17,8 +18,7 @@ from rsm.pictures import Picture, Pictures
 from rsm.spool import FileSpool, Spool
 from rsm.storage.errors import StorageError
 from rsm.transfer import Gifts, Offer, Peer, StateWanted
-
-log = logging.getLogger(__name__)
+from rsm.watch import Watch
 
 BACKLOG_STEP: Final = 1 << 20  # bytes between two reports
 
@@ -26,14 +26,14 @@ BACKLOG_STEP: Final = 1 << 20  # bytes between two reports
 class Handover:
     """``resume`` is called when an intake may go on that was held for a picture."""
 
-    def __init__(self, config: ReplicaConfig, resume: Callable[[Intake], None]) -> None:
-        self.gifts = Gifts(config.transfer_bytes_per_s)
+    def __init__(self, config: ReplicaConfig, resume: Callable[[Intake], None], watch: Watch) -> None:
+        self.gifts = Gifts(config.transfer_bytes_per_s, watch.state_given)
+        self._watch = watch
         self.taking = asyncio.Lock()  # one state at a time
         self._pictures = Pictures(resume)
         self._spool = Spool() if config.data is None else FileSpool(config.data / "incoming")
         self._resume = resume
         self._is_behind = False
-        self.saved_bytes = 0  # of the last snapshot
         self._reported = 0
         self._fetcher: asyncio.Task[object] | None = None
 
@@ -67,16 +67,7 @@ class Handover:
         """A snapshot of the state as it is; the slot it is of."""
         tenure = disk.tenure
         picture = await self._pictures.take(intake)
-        size = 0
-
-        def counted() -> Iterator[bytes]:
-            nonlocal size
-            for chunk in picture.chunks:
-                size += len(chunk)
-                yield chunk
-
-        await disk.save(picture.ts, counted(), picture.digest, tenure)
-        self.saved_bytes = size
+        await disk.save(picture.ts, picture.chunks, picture.digest, tenure)
         return picture.ts
 
     async def save_now(self, intake: Intake, disk: Disk, group: Group) -> None:
@@ -85,8 +76,9 @@ class Handover:
         try:
             ts = await self.save(intake, disk)
         except StorageError as error:
-            log.error("group %s: no snapshot: %s", group.name, error)
+            self._watch.snapshot_failed(error)
         else:
+            self._watch.snapshot_saved(ts, disk.stats.snapshot_bytes)
             group.handle(SnapshotSaved(ts))
 
     # -- in --------------------------------------------------------------------------------------
@@ -106,7 +98,7 @@ class Handover:
                 await self._spool.open()
                 offer = await peer(address).state(StateWanted(wanted.chain, wanted.ts), self._spool)
                 if offer is not None:
-                    return offer
+                    return msgspec.structs.replace(offer, donor=donor)
             return None
         finally:
             self._fetcher = None

@@ -23,6 +23,11 @@ class Intake:
         self._holds = 0
         self._waiting: deque[_Waiting] = deque()
 
+    @property
+    def waiting(self) -> int:
+        """Deliveries, views and ticks that are not executed yet."""
+        return len(self._waiting)
+
     def hear(self, effect: Effect) -> None:
         match effect:
             case Deliver(_, deliveries):

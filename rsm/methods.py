@@ -22,7 +22,7 @@ from rsm.state_machine import FIRST_VERSION, Mark, Since, StateMachine, mark_of
 SIGNATURE_BYTES: Final = 16
 _PLACE: Final = re.compile(r"`\$\[(\d+)\]")
 _ENCODER: Final = msgspec.msgpack.Encoder()
-RESERVED: Final = ("apply", "reading", "with_options")  # what a proxy has of its own
+RESERVED: Final = ("apply", "call", "reading", "with_details", "with_options")  # what a proxy has of its own
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 

@@ -5,19 +5,32 @@
     async with Replica(Counter, config) as counter:
         await counter.add(1)
         await counter.with_options(timeout=0.5).get()
+        done = await counter.with_options(qos="all").with_details().add(1)
+        done.value, done.timestamp, done.qos
+
+``rsm.mypy_plugin`` gives the methods their types. Type checkers without plugins see them at
+``counter.call(Counter.add, 1)``, which is the same.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Coroutine
 from enum import StrEnum
-from typing import Any, Protocol, Self
+from typing import Any, Generic, ParamSpec, Protocol, Self, TypeAlias, TypedDict, TypeVar, Unpack, cast
 
 import msgspec
 
 from rsm import envelope
-from rsm.errors import OutcomeUnknown
+from rsm.errors import NotHeld, OutcomeUnknown
 from rsm.methods import Catalogue, Method
+from rsm.quality import ENOUGH, Held, voters_of
 from rsm.sessions import Answer
+from rsm.state_machine import Marked, StateMachine
+
+P = ParamSpec("P")
+R = TypeVar("R")
+M = TypeVar("M", bound=StateMachine)
 
 
 class Consistency(StrEnum):
@@ -34,6 +47,20 @@ class Consistency(StrEnum):
 class Options(msgspec.Struct, frozen=True):
     timeout: float | None = None
     consistency: Consistency = Consistency.LINEARIZABLE
+    qos: str = "majority"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a command goes out and comes back, and that is all."""
+        return self.timeout is None and voters_of(self.qos) == ENOUGH
+
+
+class Changes(TypedDict, total=False):
+    """Of the options; those that are not named stay as they are."""
+
+    timeout: float | None
+    consistency: Consistency
+    qos: str
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -44,12 +71,27 @@ class Reading(msgspec.Struct, frozen=True):
     age_s: float = 0.0
 
 
-class Fresh(msgspec.Struct, frozen=True):
-    """A value, and of which state it is."""
+class Fresh(msgspec.Struct, Generic[R], frozen=True):
+    """What a query found, and of which state it is."""
 
-    value: Any
+    value: R
     timestamp: int
     age_s: float
+
+
+class Result(msgspec.Struct, Generic[R], frozen=True):
+    """What a command returned, the slot in which it was executed, and the level that was reached."""
+
+    value: R
+    timestamp: int
+    qos: str
+
+
+_Told: TypeAlias = tuple[Result[Any], Held | None]
+
+
+def _qos(held: Held | None) -> str:
+    return "majority" if held is None else held.qos
 
 
 class Backend(Protocol):
@@ -63,56 +105,59 @@ class Backend(Protocol):
         self, method: Method, arguments: tuple[Any, ...], named: dict[str, Any], consistency: Consistency
     ) -> Awaitable[Reading]: ...
 
+    def held(self, ts: int, voters: int) -> Awaitable[Held | None]: ...
 
-class Proxy:
-    """Commands and queries by their names; ``apply`` takes raw bytes."""
+
+class _Calling:
+    """How a call is made, with the options of one proxy."""
 
     def __init__(self, backend: Backend, options: Options | None = None) -> None:
         self._backend = backend
         self._options = options or Options()
 
-    def with_options(self, **changes: Any) -> Self:
-        """The same with another ``timeout`` (seconds) or ``consistency``."""
+    def with_options(self, **changes: Unpack[Changes]) -> Self:
+        """The same with another ``timeout`` (seconds), ``consistency`` of queries, or ``qos`` of commands:
+        "ordered", "k=N", "majority" or "all" (``quality``)."""
+        voters_of(changes.get("qos", self._options.qos))
         return type(self)(self._backend, msgspec.structs.replace(self._options, **changes))
 
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+    def _find(self, name: str) -> Method:
         if name.startswith("_"):
             raise AttributeError(name)
         catalogue = self._backend.catalogue
-        if name in catalogue.queries:
-            method = catalogue.query(name)
+        return catalogue.query(name) if name in catalogue.queries else catalogue.command(name)
 
-            async def ask(*args: Any, **kwargs: Any) -> Any:
-                return (await self._ask(method, args, kwargs)).value
+    async def _tell(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Told:
+        begun = time.monotonic()
+        answer: Answer = await self._in_time(self._backend.execute(method.bind(args, kwargs)), method)
+        value = method.decode_result(envelope.value_of(answer.reply))
+        held = await self._held(answer.ts, begun)
+        return Result(value, answer.ts, _qos(held)), held
 
-            bound = ask
-        else:
-            method = catalogue.command(name)
+    async def _held(self, ts: int, begun: float) -> Held | None:
+        """What is reached of a level above majority, in time."""
+        wanted, timeout = voters_of(self._options.qos), self._options.timeout
+        if wanted != ENOUGH:
+            left = None if timeout is None else max(begun + timeout - time.monotonic(), 0)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    return await self._backend.held(ts, wanted)
+        return None
 
-            async def tell(*args: Any, **kwargs: Any) -> Any:
-                pending = self._backend.execute(method.bind(args, kwargs))
-                hurried = self._options.timeout is not None
-                answer = await (self._in_time(pending, method) if hurried else pending)
-                return method.decode_result(envelope.value_of(answer.reply))
+    def _demand(self, name: str, value: Any, ts: int, held: Held | None) -> None:
+        """A plain value does not tell the level: it must be the one that was asked for."""
+        qos, wanted = self._options.qos, voters_of(self._options.qos)
+        if wanted != ENOUGH and (held is None or not held.is_enough(wanted)):
+            words = (
+                f"{qos!r} was asked for, {_qos(held)!r} is reached; it was executed at slot {ts}, and stays"
+            )
+            raise NotHeld(f"{name}: {words}", value, ts, _qos(held))
 
-            bound = tell
-        self.__dict__[name] = bound  # the next access finds it without asking
-        return bound
-
-    async def reading(self, name: str, *args: Any, **kwargs: Any) -> Fresh:
-        """A query by its name, with the timestamp of the state that answered it, and how old that may be."""
-        return await self._ask(self._backend.catalogue.query(name), args, kwargs)
-
-    async def _ask(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fresh:
+    async def _ask(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fresh[Any]:
         asked = self._backend.query(method, args, kwargs, self._options.consistency)
         reading: Reading = await self._in_time(asked, method)
         value = method.decode_result(envelope.value_of(reading.reply))
         return Fresh(value, reading.timestamp, reading.age_s)
-
-    async def apply(self, data: bytes) -> bytes:
-        """The raw route."""
-        answer = await self._in_time(self._backend.execute(bytes(data)), None)
-        return msgspec.msgpack.decode(envelope.value_of(answer.reply), type=bytes)
 
     async def _in_time(self, pending: Awaitable[Any], method: Method | None) -> Any:
         timeout = self._options.timeout
@@ -126,3 +171,68 @@ class Proxy:
                 raise
             name = "apply" if method is None else method.title
             raise OutcomeUnknown(f"{name}: no answer within {timeout} s; it may still be executed") from None
+
+
+class Proxy(_Calling, Generic[M]):
+    """Commands and queries by their names; ``apply`` takes raw bytes."""
+
+    def with_details(self) -> "DetailedProxy[M]":
+        """The same, whose methods also tell where in the order they were."""
+        return DetailedProxy(self._backend, self._options)
+
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        method = self._find(name)
+        if not method.mark.is_command:
+
+            async def ask(*args: Any, **kwargs: Any) -> Any:
+                return (await self._ask(method, args, kwargs)).value
+
+            bound = ask
+        elif self._options.is_plain:
+
+            async def tell(*args: Any, **kwargs: Any) -> Any:
+                answer = await self._backend.execute(method.bind(args, kwargs))
+                return method.decode_result(envelope.value_of(answer.reply))
+
+            bound = tell
+        else:
+
+            async def tell_so(*args: Any, **kwargs: Any) -> Any:
+                result, held = await self._tell(method, args, kwargs)
+                self._demand(method.title, result.value, result.timestamp, held)
+                return result.value
+
+            bound = tell_so
+        self.__dict__[name] = bound  # the next access finds it without asking
+        return bound
+
+    async def call(self, method: Marked[M, P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """``call(Counter.add, 1)`` is ``add(1)``, for type checkers that see no methods here."""
+        return cast(R, await getattr(self, method.__name__)(*args, **kwargs))
+
+    async def reading(self, name: str, *args: Any, **kwargs: Any) -> Fresh[Any]:
+        """A query by its name, with the timestamp of the state that answered it, and how old that may be."""
+        return await self._ask(self._backend.catalogue.query(name), args, kwargs)
+
+    async def apply(self, data: bytes) -> bytes:
+        """The raw route."""
+        begun = time.monotonic()
+        answer: Answer = await self._in_time(self._backend.execute(bytes(data)), None)
+        value = msgspec.msgpack.decode(envelope.value_of(answer.reply), type=bytes)
+        self._demand("apply", value, answer.ts, await self._held(answer.ts, begun))
+        return value
+
+
+class DetailedProxy(_Calling, Generic[M]):
+    """The same methods: a command returns a ``Result``, a query a ``Fresh``."""
+
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        method = self._find(name)
+
+        async def bound(*args: Any, **kwargs: Any) -> Any:
+            if not method.mark.is_command:
+                return await self._ask(method, args, kwargs)
+            result, _ = await self._tell(method, args, kwargs)
+            return result
+
+        return bound

@@ -23,7 +23,21 @@ anything.
 
 from collections.abc import Callable, Iterable
 from random import Random
-from typing import Any, ClassVar, Final, NamedTuple, ParamSpec, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    Final,
+    Generic,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    cast,
+    overload,
+)
 
 import msgspec
 
@@ -33,6 +47,9 @@ from rsm.state_types import values_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
+M = TypeVar("M")
+M_contra = TypeVar("M_contra", contravariant=True)
+R_co = TypeVar("R_co", covariant=True)
 
 _MARK: Final = "_rsm_mark"
 _DETACHED: Final = "_rsm_detached"
@@ -54,14 +71,45 @@ class Since(msgspec.Struct, frozen=True):
     version: int
 
 
-@overload
-def command(method: Callable[P, R], /) -> Callable[P, R]: ...
+class Marked(Generic[M_contra, P, R_co]):
+    """A command or query, as type checkers see it; it is the function itself. On a machine it is a plain
+    method. A proxy has one of the same arguments that must be awaited (``rsm.mypy_plugin``), and
+    ``Proxy.call`` takes it by the class: ``call(Counter.add, 1)``."""
+
+    if TYPE_CHECKING:
+        __name__: str
+
+        def __call__(self, machine: M_contra, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+        @overload
+        def __get__(self, machine: None, owner: Any = None, /) -> Self: ...
+
+        @overload
+        def __get__(self, machine: M_contra, owner: Any = None, /) -> Callable[P, R_co]: ...
+
+        def __get__(self, machine: Any, owner: Any = None, /) -> Any: ...
+
+
+class Command(Marked[M_contra, P, R_co]):
+    pass
+
+
+class Query(Marked[M_contra, P, R_co]):
+    pass
+
+
+class CommandMaker(Protocol):
+    """What ``@command(...)`` is."""
+
+    def __call__(self, method: Callable[Concatenate[M, P], R], /) -> Command[M, P, R]: ...
 
 
 @overload
-def command(
-    *, atomic: bool = False, since: int = FIRST_VERSION
-) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def command(method: Callable[Concatenate[M, P], R], /) -> Command[M, P, R]: ...
+
+
+@overload
+def command(*, atomic: bool = False, since: int = FIRST_VERSION) -> CommandMaker: ...
 
 
 def command(
@@ -75,9 +123,9 @@ def command(
     return _marked(method, mark) if method is not None else lambda function: _marked(function, mark)
 
 
-def query(method: Callable[P, R], /) -> Callable[P, R]:
+def query(method: Callable[Concatenate[M, P], R], /) -> Query[M, P, R]:
     """A method that only reads. It is not replicated: one replica answers."""
-    return _marked(method, Mark(is_command=False))
+    return cast(Query[M, P, R], _marked(method, Mark(is_command=False)))
 
 
 def _marked(method: Callable[P, R], mark: Mark) -> Callable[P, R]:

@@ -11,6 +11,15 @@
     asks      StatusWanted()
     answers   ReplicaStatus
 
+    asks      CallWanted(message, ts)         a client's call that fits no datagram, or whose answer does not
+    answers   slot and reply (``far_calls``)
+
+    asks      HoldersWanted(ts, voters)       for a client: how many voters hold a slot (``quality``)
+    answers   how many do, of how many
+
+    asks      an operator's order             ``rsm.operations``
+    answers   Outcome
+
 Each of these but the chunks is MessagePack behind its length, the questions without. A chunk's name is its
 digest, and the end has a digest of all names: what comes is verified chunk by chunk, kept at once
 (``spool``), and not asked for again when the donor dies, the connection breaks or a chunk is not what its
@@ -22,8 +31,7 @@ slowly is left to try again: until it is given, the donor keeps what was in the 
 """
 
 import asyncio
-import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from struct import Struct as Layout
 from typing import Final, Protocol, TypeAlias
@@ -33,13 +41,17 @@ import msgspec
 from ordering.errors import BulkCorrupt, BulkError, BulkTimeout
 from ordering.sealing import Keyring
 from ordering.transports.addresses import parse_address
-from ordering.transports.bulk_tcp import BulkStream, open_bulk
+from ordering.transports.bulk_tcp import DEFAULT_LIMITS, BulkLimits, BulkStream, open_bulk
+from ordering.views import NO_SITE, SiteId
+from rsm import operations
 from rsm.chunks import CHUNK_MAX, DIGEST_BYTES, Whole, name_of
+from rsm.logs import logger
+from rsm.operations import Outcome
 from rsm.pace import aside
 from rsm.spool import NAMES_MAX, Spool
 from rsm.status import ReplicaStatus
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 GIVEN_AT_ONCE: Final = 2
 BYTES_PER_S_MIN: Final = 256 * 1024  # that a state is taken with, after the first while
@@ -89,20 +101,35 @@ class Offer(msgspec.Struct, frozen=True):
 
     ts: int
     chunks: Iterable[bytes]
+    length: int = 0  # known when all has come
+    donor: SiteId = NO_SITE  # known to who has asked
 
 
 class StatusWanted(msgspec.Struct, frozen=True, array_like=True, tag=3):
     pass
 
 
-Question: TypeAlias = StateWanted | ResultsWanted | StatusWanted
+class CallWanted(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    message: bytes
+    ts: int = 0  # where it was executed, if that is known
+
+
+class HoldersWanted(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    ts: int
+    voters: int
+
+
+Question: TypeAlias = (
+    StateWanted | ResultsWanted | StatusWanted | CallWanted | HoldersWanted | operations.Order
+)
 Results: TypeAlias = list[tuple[int, int]]
 
 
 class Gifts:
     """What a replica gives away, and how much of it at a time. ``bytes_per_s``: 0 for no limit."""
 
-    def __init__(self, bytes_per_s: int = 0) -> None:
+    def __init__(self, bytes_per_s: int = 0, given: Callable[[int, int], None] | None = None) -> None:
+        self.given = given  # is told slot and length of each that was given whole
         self.under_way = 0
         self.chunks_sent = 0
         self.bytes_sent = 0
@@ -146,13 +173,23 @@ class Source(Protocol):
 
     def status(self) -> ReplicaStatus: ...
 
+    async def operate(self, order: operations.Order) -> Outcome: ...
 
-async def serve(stream: BulkStream, source: Source) -> None:
+
+class Desk(Protocol):
+    """Who answers clients."""
+
+    bytes_max: int
+
+    async def serve(self, stream: BulkStream, wanted: CallWanted | HoldersWanted) -> None: ...
+
+
+async def serve(stream: BulkStream, source: Source, desk: Desk) -> None:
     """Answer one question."""
     question = bytearray()
     async for chunk in stream:
         question += chunk
-        if len(question) > _QUESTION_MAX:
+        if len(question) > _QUESTION_MAX + desk.bytes_max:
             return
     try:
         wanted = msgspec.msgpack.decode(question, type=Question)
@@ -168,6 +205,10 @@ async def serve(stream: BulkStream, source: Source) -> None:
                 offer = await source.offer(wanted) if admitted else None
                 if offer is not None:
                     await _give(stream, offer, wanted.have, source.gifts)
+        case CallWanted() | HoldersWanted():
+            await desk.serve(stream, wanted)
+        case order:
+            await stream.send(msgspec.msgpack.encode(await source.operate(order)))
 
 
 async def _give(stream: BulkStream, offer: Offer, have: bytes, gifts: Gifts) -> None:
@@ -188,6 +229,8 @@ async def _give(stream: BulkStream, offer: Offer, have: bytes, gifts: Gifts) -> 
         if clock() - began > PATIENCE_SECONDS + whole.length / gifts.bytes_per_s_min:
             raise BulkTimeout(f"{whole.length} bytes of a state were taken in {clock() - began:.0f} s")
     await stream.send(_framed(StateEnded(whole.chunks, whole.length, whole.digest())))
+    if gifts.given is not None:
+        gifts.given(offer.ts, whole.length)
 
 
 def _framed(head: Head) -> bytes:
@@ -253,7 +296,7 @@ async def _receive(incoming: _Incoming, spool: Spool) -> Offer | None:
                 case StateEnded(chunks, length, digest):
                     if (chunks, length, digest) != (whole.chunks, whole.length, whole.digest()):
                         raise BulkCorrupt("what came is not what was offered")
-                    return Offer(offered.ts, spool.read(names))
+                    return Offer(offered.ts, spool.read(names), whole.length)
                 case other:
                     raise BulkCorrupt(f"{type(other).__name__} stands where it cannot")
             whole.add(name, length)
@@ -269,19 +312,25 @@ class Peer(msgspec.Struct, frozen=True):
     keyring: Keyring | None
     group: int
     boot: int
+    limits: BulkLimits = DEFAULT_LIMITS
 
-    async def ask(self, question: Question) -> bytearray | None:
-        """Everything it answers; None if the connection broke."""
+    async def ask(self, question: Question, bytes_max: int | None = None) -> bytearray | None:
+        """Everything it answers; None if the connection broke, or it is more than ``bytes_max``."""
         host, port = parse_address(self.address).endpoint
         received = bytearray()
         try:
-            async with await open_bulk(host, port, self.keyring, group=self.group, boot=self.boot) as stream:
+            async with await open_bulk(
+                host, port, self.keyring, group=self.group, boot=self.boot, limits=self.limits
+            ) as stream:
                 await stream.send(msgspec.msgpack.encode(question))
                 await stream.finish()
                 async for chunk in stream:
                     received += chunk
+                    if bytes_max is not None and len(received) > bytes_max:
+                        stream.abort()
+                        return None
         except BulkError as error:
-            log.info("%s: %s", self.address, error)
+            log.debug("a peer did not answer", peer=self.address, error=str(error))
             return None
         return received
 
@@ -302,6 +351,14 @@ class Peer(msgspec.Struct, frozen=True):
         received = await self.ask(StatusWanted())
         try:
             return msgspec.msgpack.decode(received or b"", type=ReplicaStatus)
+        except msgspec.MsgspecError:
+            return None
+
+    async def order(self, order: operations.Order) -> Outcome | None:
+        """None if it did not answer: whether it heard is not known."""
+        received = await self.ask(order)
+        try:
+            return msgspec.msgpack.decode(received or b"", type=Outcome)
         except msgspec.MsgspecError:
             return None
 

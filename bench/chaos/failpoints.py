@@ -197,6 +197,7 @@ class _Source:
         self.gifts = replica.gifts
         self.results = replica.results
         self.status = replica.status
+        self.operate = replica.operate
 
     async def offer(self, wanted: StateWanted) -> Offer | None:
         offer = await self._replica.offer(wanted)
@@ -264,6 +265,6 @@ class FailingReplica(Replica[M]):
 
     async def _serve(self, stream: BulkStream) -> None:
         giving = _Giving(stream, self.failpoints)
-        await transfer.serve(cast(BulkStream, giving), _Source(self, giving))
+        await transfer.serve(cast(BulkStream, giving), _Source(self, giving), self._desk)
         if giving.offering:
             self.failpoints.reach(Role.DONOR, Cut.AFTER)

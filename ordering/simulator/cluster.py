@@ -14,6 +14,7 @@ from ordering.effects import (
     Effect,
     Ending,
     EndMembership,
+    HoldersKnown,
     InstallView,
     LevelReached,
     Multicast,
@@ -261,7 +262,16 @@ class Cluster:
             case SetTimer(at):
                 process.timer_at = at
                 self.clock.at(process.real_time(at), lambda: self._tick(process, at))
-            case Deliver() | Retract() | CallRepeated() | Accepted() | Tick() | WindowOpened() | ReadReady():
+            case (
+                Deliver()
+                | Retract()
+                | CallRepeated()
+                | Accepted()
+                | Tick()
+                | WindowOpened()
+                | ReadReady()
+                | HoldersKnown()
+            ):
                 process.replica.hear(effect)
             case LevelReached(majority, _):
                 process.majority = majority
@@ -286,10 +296,11 @@ class Cluster:
                 process.ended = effect
                 process.replica.hear(effect)
                 process.disk.writing = None
-                if ending is not Ending.STOPPED:
+                if ending not in (Ending.STOPPED, Ending.RETIRED):
                     self.wipe(process.address)
-                wait = REJOIN_AFTER_LEAVE if ending is Ending.LEFT else RESTART_AFTER_END
-                self.clock.after(wait, lambda: self._supervise(process))
+                if ending is not Ending.RETIRED:  # it is to be down for a while
+                    wait = REJOIN_AFTER_LEAVE if ending is Ending.LEFT else RESTART_AFTER_END
+                    self.clock.after(wait, lambda: self._supervise(process))
 
     def _supervise(self, process: Process) -> None:
         """A host starts an ended site anew, as an operator's supervisor would."""

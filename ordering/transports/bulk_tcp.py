@@ -311,9 +311,15 @@ class BulkServer:
     # -- a connection ----------------------------------------------------------------------------
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.get_running_loop().create_task(self._run(BulkStream(reader, writer, self._limits)))
+        stream = BulkStream(reader, writer, self._limits)
+        task = asyncio.get_running_loop().create_task(self._run(stream))
         self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
+        task.add_done_callback(lambda done: self._ended(done, stream))
+
+    def _ended(self, task: "asyncio.Task[None]", stream: BulkStream) -> None:
+        """A task that is cancelled before its first step has closed nothing."""
+        del self._tasks[task]
+        stream.abort()
 
     async def _run(self, stream: BulkStream) -> None:
         try:

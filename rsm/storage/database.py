@@ -77,7 +77,7 @@ class Database:
     def __init__(self, directory: Path, url: str | None, group: str) -> None:
         self.path = directory / "rsm.db" if url is None else None
         self.group = group
-        self._url = URL.create("sqlite", database=str(self.path)) if url is None else _server_url(url)
+        self._url = URL.create("sqlite", database=str(self.path)) if url is None else server_url(url)
         self._engine: Engine | None = None
         self._connection: Connection | None = None
         self._unchecked = 0  # bytes written since the last checkpoint, roughly
@@ -206,7 +206,7 @@ def _lengthen(path: Path) -> None:
         os.close(fd)
 
 
-def _server_url(text: str) -> URL:
+def server_url(text: str) -> URL:
     try:
         url = make_url(text)
         if url.drivername in {"postgresql", "postgres"}:

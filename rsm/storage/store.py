@@ -413,6 +413,19 @@ class Store:
             self._database.wrote(0)
             yield
 
+    @property
+    def snapshot(self) -> SnapshotInfo | None:
+        """The latest one that is complete."""
+        return self._snapshot
+
+    def bytes_used(self) -> int:
+        """What SQLite has of the disk, its log and free pages as well; 0 with PostgreSQL."""
+        path = self._database.path
+        if path is None:
+            return 0
+        files = (path, path.with_name(path.name + "-wal"))
+        return sum(file.stat().st_size for file in files if file.exists())
+
     def load_snapshot(self) -> tuple[int, Iterator[bytes], bytes] | None:
         """Slot, chunks and digest of the latest snapshot. The chunks are verified while they are read, all of
         them together at the end: use nothing before the iterator has ended."""

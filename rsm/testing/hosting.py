@@ -182,8 +182,9 @@ class Host:
     def membership_over(self, ending: Ending) -> None:
         self.calls.pause()
         self.loop.call_soon(self._end_reads)
-        if ending is Ending.STOPPED:
-            self.calls.fail(Halted("the disk failed"))
+        if ending in (Ending.STOPPED, Ending.RETIRED):
+            why = "the disk failed" if ending is Ending.STOPPED else "this replica was stopped"
+            self.calls.fail(Halted(why))
             self.loop.call_soon(self._stop)
 
     def _stop(self) -> None:

@@ -654,3 +654,29 @@ def test_when_a_server_closes_then_what_is_under_way_ends_and_is_not_taken_for_t
         await stream.close()
 
     run(scene())
+
+
+def test_when_a_server_closes_before_it_has_looked_at_a_connection_then_that_is_closed(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene() -> None:
+        server = BulkServer(None, echo, THEIR_BOOT, DEFAULT_LIMITS)
+        connected = server._connected
+
+        def closed_at_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connected(reader, writer)
+            for task in server._tasks:
+                task.cancel()
+
+        monkeypatch.setattr(server, "_connected", closed_at_once)
+        await server.listen("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        try:
+            async with asyncio.timeout(10):
+                assert await reader.read() == b""
+        except ConnectionError:
+            pass
+        writer.close()
+        await server.close()
+
+    run(scene())

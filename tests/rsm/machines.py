@@ -96,9 +96,27 @@ class Hoard(StateMachine):
         self.calls += 1
         return self.kept
 
+    @command
+    def make(self, size: int) -> bytes:
+        self.calls += 1
+        return bytes(size)
+
+    @command
+    def measure(self, data: bytes) -> int:
+        self.calls += 1
+        return len(data)
+
     @query
     def look(self) -> bytes:
         return self.kept
+
+    @query
+    def imagine(self, size: int) -> bytes:
+        return bytes(size)
+
+    @query
+    def length(self, data: bytes) -> int:
+        return len(data)
 
     @query
     def count(self) -> int:

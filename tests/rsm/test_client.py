@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from ordering.errors import MessageTooLarge
 from rsm.client import BlockingClient, Client, ClientConfig
 from rsm.errors import CommandFailed, InvalidCall, OutcomeUnknown, Rejected
 from rsm.replica import Replica
-from tests.rsm.machines import Counter, Echo, Hoard
-from tests.rsm.test_replica import group_of, play
+from tests.rsm.machines import Counter
+from tests.rsm.test_replica import crash, group_of, play
 
 
 def client_of(replicas: list[Replica[Any]], machine: type[Any] = Counter, **changes: Any) -> Client[Any]:
@@ -57,7 +56,7 @@ def test_when_a_replica_dies_under_way_then_every_call_is_answered_and_executed_
             assert await counter.add(1) == 1
             calls = [asyncio.ensure_future(counter.add(1)) for _ in range(300)]
             await calls[10]
-            await replicas[place].stop()
+            await crash(replicas[place])
             assert sorted(await asyncio.gather(*calls)) == list(range(2, 302))
             assert await counter.get() == 301
 
@@ -130,30 +129,5 @@ def test_when_keys_are_used_then_only_who_has_them_is_heard(tmp_path: Path) -> N
                 with pytest.raises(OutcomeUnknown):
                     await counter.with_options(timeout=0.3).add(1)
             assert await replicas[0].proxy.get() == 3
-
-    play(main())
-
-
-def test_when_a_result_is_too_large_for_a_client_then_it_is_told_so_and_the_group_goes_on() -> None:
-    async def main() -> None:
-        async with group_of(Hoard) as replicas, client_of(replicas, Hoard) as hoard:
-            for _ in range(3):
-                await hoard.keep(b"x" * 50_000)
-            with pytest.raises(CommandFailed, match="ResultTooLarge: it was executed"):
-                await hoard.take()
-            with pytest.raises(CommandFailed, match="ResultTooLarge"):
-                await hoard.look()
-            assert await hoard.count() == 4
-            assert len(await replicas[0].proxy.look()) == 150_000
-
-    play(main())
-
-
-def test_when_a_call_is_too_large_for_a_client_then_it_is_refused() -> None:
-    async def main() -> None:
-        async with group_of(Echo) as replicas, client_of(replicas, Echo) as echo:
-            assert await echo.apply(b"x" * 1000) == b"x" * 1000
-            with pytest.raises(MessageTooLarge):
-                await echo.apply(b"x" * 100_000)
 
     play(main())
