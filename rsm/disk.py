@@ -12,7 +12,9 @@ import msgspec
 
 from ordering.records import Ledger, Record
 from rsm.config import ReplicaConfig
+from rsm.executor import Executor
 from rsm.logs import logger
+from rsm.pace import unwatched
 from rsm.storage import StorageStats, Store, Writer
 from rsm.storage.errors import StorageError
 
@@ -27,12 +29,18 @@ class Came(msgspec.Struct, frozen=True):
     ledger: Ledger | None = None
     snapshot: list[bytes] | None = None
 
-    def chunks(self) -> Iterator[bytes]:
-        """The snapshot; what was read is let go, so that it does not stand beside the state it becomes."""
-        held = self.snapshot or []
-        held.reverse()
-        while held:
-            yield held.pop()
+    def restore(self, executor: Executor) -> None:
+        """From the snapshot, if there is one. What was read of it is let go, so that it does not stand beside
+        the state it becomes."""
+        if self.snapshot is not None:
+            self.snapshot.reverse()
+            with unwatched():
+                executor.restore(_drained(self.snapshot))
+
+
+def _drained(held: list[bytes]) -> Iterator[bytes]:
+    while held:
+        yield held.pop()
 
 
 class Disk:
@@ -41,6 +49,7 @@ class Disk:
         self._directory = config.data
         self._url = config.database
         self._group = config.group
+        self._snapshot_bytes = config.snapshot_bytes
         self._loop = asyncio.get_running_loop()
         self.stats = StorageStats()
         self._writer: Writer | None = None
@@ -108,6 +117,11 @@ class Disk:
     def tenure(self) -> object:
         """Stands for the membership whose disk this is; another when it was emptied."""
         return self._writer
+
+    def wants_snapshot(self, unsaved: int) -> bool:
+        """Whether so many bytes of log are enough: however large the state is, snapshots write no more than
+        the log does."""
+        return unsaved >= max(self._snapshot_bytes, self.stats.snapshot_bytes)
 
     async def save(self, ts: int, chunks: Iterable[bytes], digest: int, tenure: object) -> None:
         """Save a snapshot, one at a time; it is synced when this returns. ``tenure`` is from when the state

@@ -1,7 +1,7 @@
 """A replica's state goes out, comes in, and is saved (``docs/large-states.md``); the ring turns meanwhile."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -34,7 +34,6 @@ class Handover:
         self._spool = Spool() if config.data is None else FileSpool(config.data / "incoming")
         self._resume = resume
         self._is_behind = False
-        self.saved_bytes = 0  # of the last snapshot
         self._reported = 0
         self._fetcher: asyncio.Task[object] | None = None
 
@@ -68,16 +67,7 @@ class Handover:
         """A snapshot of the state as it is; the slot it is of."""
         tenure = disk.tenure
         picture = await self._pictures.take(intake)
-        size = 0
-
-        def counted() -> Iterator[bytes]:
-            nonlocal size
-            for chunk in picture.chunks:
-                size += len(chunk)
-                yield chunk
-
-        await disk.save(picture.ts, counted(), picture.digest, tenure)
-        self.saved_bytes = size
+        await disk.save(picture.ts, picture.chunks, picture.digest, tenure)
         return picture.ts
 
     async def save_now(self, intake: Intake, disk: Disk, group: Group) -> None:

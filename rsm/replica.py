@@ -69,7 +69,6 @@ from rsm.handover import Handover
 from rsm.intake import Intake
 from rsm.locks import Grant, Locks
 from rsm.methods import Catalogue, Method
-from rsm.pace import unwatched
 from rsm.pages import Pages
 from rsm.proxy import Consistency, Proxy, Reading
 from rsm.quality import Held, Holders
@@ -270,9 +269,7 @@ class Replica(Generic[M]):
         config = self.config.engine(founders, others)
         self._minority_ms = config.minority_ms
         executor = self._new_executor()
-        if came.snapshot is not None:
-            with unwatched():
-                executor.restore(came.chunks())
+        came.restore(executor)
         self._intake = Intake(executor, ready=ready)
         self._announced = False
         self._wanted = None
@@ -397,8 +394,7 @@ class Replica(Generic[M]):
         if newest is not None and newest != self._told and self._announced:
             self._told = newest
             calls.mention(envelope.encode(Checkpoint(*newest)))
-        due = max(self.config.snapshot_bytes, self._handover.saved_bytes)
-        if self._unsaved >= due and not self._saving:
+        if self._disk is not None and not self._saving and self._disk.wants_snapshot(self._unsaved):
             self._unsaved = 0
             self._saving = True
             self._spawn(self._save_snapshot())
