@@ -26,6 +26,7 @@ from bench.workers import CrewMaker, Placement
 SITES: Final = 3
 SIZE_MAX: Final = 32_768
 IN_FLIGHT_MAX: Final = 10_000
+HALF: Final = "half"  # of the rate that the most calls in flight have reached
 _SLACK_SECONDS: Final = 45.0
 _SETTLE_TRIES: Final = 100
 _SETTLE_SECONDS: Final = 0.02
@@ -44,6 +45,7 @@ class MachinePlan(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 1.0
     directory: Path = Path()
     placement: Placement = Placement.FREE
+    recording: bool = False
 
     def check(self) -> None:
         """Refuse what cannot be measured, before anything is started."""
@@ -120,6 +122,7 @@ def summary(reports: Sequence[dict[str, Any]]) -> dict[str, Value]:
         "latency": latencies([took for report in reports for took in report["took"]]),
         "cpu_us": round(1e6 * sum(report["cpu_s"] for report in reports) / count, 3),
         "view_changes": max(report["view_changes"] for report in reports),
+        "resident_bytes": max(report["resident_bytes"] for report in reports),
     }
 
 
@@ -198,7 +201,12 @@ def _mode(
 ) -> dict[str, Value]:
     step(f"{mode.value}: forming")
     found: dict[str, Value] = {}
-    with replicas(crew_of, plan.placement, Place(directory=directory, size=plan.size)) as group:
+    with (
+        _recordings(plan) as recording,
+        replicas(
+            crew_of, plan.placement, Place(directory=directory, size=plan.size, recording=recording)
+        ) as group,
+    ):
         for in_flight in plan.in_flight:
             row: dict[str, Value] = {}
             for kind in (Kind.PUT, Kind.GET):
@@ -206,7 +214,24 @@ def _mode(
                 work = Work(kind=kind, in_flight=in_flight, senders=plan.senders, seconds=plan.seconds)
                 row[kind.value] = group.run(work)
             found[str(in_flight)] = row
+        busiest = part(found, str(max(plan.in_flight)), Kind.PUT.value, "per_s")
+        if max(plan.in_flight) > 1 and isinstance(busiest, int | float):
+            step(f"{mode.value}: half of that")
+            rate = busiest / 2 / plan.senders
+            found[HALF] = {
+                Kind.PUT.value: group.run(Work(rate=rate, senders=plan.senders, seconds=plan.seconds))
+            }
     return found
+
+
+@contextmanager
+def _recordings(plan: MachinePlan) -> Iterator[Path | None]:
+    """Where the replicas record what they do, while they do it."""
+    if not plan.recording:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="rsm-bench-recording-", dir=plan.directory) as made:
+        yield Path(made).resolve()
 
 
 def part(values: Value, *names: str) -> Value:
@@ -229,6 +254,9 @@ def ratios(plan: MachinePlan, values: dict[str, Value]) -> dict[str, float | Non
                     part(put, "cpu_us"), part(values, "ring", "cpu_us_per_message")
                 )
             found[f"{name}_reads_to_writes"] = ratio(part(get, "per_s"), rate)
+        half = part(values, mode.value, HALF, Kind.PUT.value, "latency")
+        if half is not None:
+            found[f"{mode.value}_half_load_p99_to_p50"] = ratio(part(half, "p99_us"), part(half, "p50_us"))
         alone = part(values, mode.value, "1", Kind.PUT.value, "latency", "p50_us")
         one = part(values, "ring_one_outstanding", "latency", "p50_us")
         if alone is not None:

@@ -7,6 +7,7 @@ what a method call costs is part of what is measured.
 import asyncio
 import logging
 import os
+import resource
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -31,6 +32,7 @@ SIZE_MIN: Final = 64
 _BIRTH_SECONDS: Final = 20.0
 _SLACK_SECONDS: Final = 15.0
 _POLL_SECONDS: Final = 0.002
+_PACE_SECONDS: Final = 0.0005
 _SAMPLES_MAX: Final = 1 << 16
 
 
@@ -74,24 +76,29 @@ class Kind(StrEnum):
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What the callers of each replica do. ``in_flight`` are those of one replica."""
+    """What the callers of each replica do. ``in_flight`` are those of one replica. With a ``rate`` they call
+    so often in a second, whether what they asked before is answered or not, and a wait begins when a call
+    was due."""
 
     kind: Kind = Kind.PUT
     in_flight: int = 64
+    rate: float = 0.0
     senders: int = 1
     seconds: float = 1.0
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replica is given: where its log goes (nowhere: memory), and how large a command is."""
+    """What a replica is given: where its log goes (nowhere: memory), how large a command is, and where it
+    records what it does."""
 
     directory: Path | None = None
     size: int = 100
+    recording: Path | None = None
 
     def config(self, me: int) -> ReplicaConfig:
-        changes: dict[str, Any] = {}
+        changes: dict[str, Any] = {"recording": self.recording}
         if self.directory is not None:
-            changes = {"mode": "durable", "data": self.directory / f"site-{me + 1}"}
+            changes |= {"mode": "durable", "data": self.directory / f"site-{me + 1}"}
         return ReplicaConfig(group=GROUP, bind="127.0.0.1:0", insecure=True, **changes)
 
 
@@ -101,6 +108,15 @@ def value_of(size: int) -> bytes:
     bare = catalogue.command("put").bind((KEYS - 1, b""), {})
     around = len(Language(catalogue).encode(1_000, 100_000, 99_000, bare))
     return bytes(number % 251 for number in range(max(size - around - 1, 1)))
+
+
+def resident_bytes() -> int:
+    """Memory of this process now; where the system does not tell, the most it ever had."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return pages * resource.getpagesize()
 
 
 class Stopwatch:
@@ -161,7 +177,10 @@ class Caller:
         until = started + int(work.seconds * 1e9)
         if self.me < work.senders:
             calls = {Kind.PUT: self._put, Kind.ADD: self._add, Kind.GET: self._get}[work.kind]
-            await asyncio.gather(*(calls(proxy, watch, until, each) for each in range(work.in_flight)))
+            if work.rate:
+                await self._put_at(proxy, watch, until, work.rate)
+            else:
+                await asyncio.gather(*(calls(proxy, watch, until, each) for each in range(work.in_flight)))
             if work.kind is not Kind.GET:
                 self.acknowledged += watch.count
             await proxy.finish()
@@ -174,6 +193,7 @@ class Caller:
             "ended_ns": time.monotonic_ns(),
             "cpu_s": time.process_time() - cpu,
             "view_changes": self.machine.views - views,
+            "resident_bytes": resident_bytes(),
         }
 
     async def _put(self, proxy: Proxy[Any], watch: Stopwatch, until: int, key: int) -> None:
@@ -182,6 +202,25 @@ class Caller:
         while (asked := clock()) < until:
             await put(key, value)
             note(clock() - asked)
+
+    async def _put_at(self, proxy: Proxy[Any], watch: Stopwatch, until: int, rate: float) -> None:
+        """As many as are due, again and again; a late turn of the loop is made up for, and counts as wait."""
+        put, value, clock = proxy.put, self.value, time.monotonic_ns
+        began, asked = clock(), 0
+        under_way: dict[asyncio.Task[None], None] = {}
+
+        async def one(due: int) -> None:
+            await put(asked % KEYS, value)
+            watch.note(clock() - due)
+
+        while (now := clock()) < until:
+            for number in range(asked, int((now - began) * rate / 1e9)):
+                task = asyncio.create_task(one(began + int(number * 1e9 / rate)))
+                under_way[task] = None
+                task.add_done_callback(under_way.pop)
+                asked += 1
+            await asyncio.sleep(_PACE_SECONDS)
+        await asyncio.gather(*under_way)
 
     async def _add(self, proxy: Proxy[Any], watch: Stopwatch, until: int, _: int) -> None:
         add, clock, note = proxy.add, time.monotonic_ns, watch.note

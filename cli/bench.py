@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from bench import attack, bare, failover, machine, ordering, raw
+from bench import attack, bare, failover, machine, ordering, raw, soak, transfer
 from bench.attack import AttackPlan
 from bench.errors import BenchError
 from bench.failover import FailoverPlan, Loss
@@ -19,6 +19,8 @@ from bench.network.cases import Case
 from bench.network.checks import Judged, Verdict
 from bench.ordering import OrderingPlan
 from bench.results import Result, Value, calibrate, versions
+from bench.soak import SoakPlan
+from bench.transfer import TransferPlan
 from bench.wire import loop_name
 from bench.workers import Placement
 from cli.bench_common import (
@@ -55,8 +57,10 @@ from cli.bench_tables import (
     print_result,
     rates_table,
     show_attack,
+    soak_table,
     tell_case,
     text_of,
+    transfer_table,
 )
 
 app = typer.Typer(
@@ -257,6 +261,9 @@ def machine_command(
     directory: Annotated[
         Path, typer.Option(help="On whose file system the logs are; a directory in it is made and removed.")
     ] = Path(),
+    recording: Annotated[
+        bool, typer.Option("--recording", help="The replicas record what they do, in that directory too.")
+    ] = False,
     pin: Pin = Placement.FREE,
     as_json: AsJson = False,
 ) -> None:
@@ -280,6 +287,7 @@ def machine_command(
         seconds=seconds,
         directory=directory,
         placement=pin,
+        recording=recording,
     )
     try:
         plan.check()
@@ -289,6 +297,76 @@ def machine_command(
         result = machine.run(plan, rounds, step, nothing)
     title = f"{size} B commands, called at {plan.senders} of {machine.SITES} replicas"
     print_result(result, [machine_table(title, plan, result)], as_json=as_json)
+
+
+@app.command(name="soak")
+def soak_command(
+    mode: Annotated[Mode, typer.Option(help="Replicas without a disk, or with a log that is synced.")] = (
+        Mode.MEMORY
+    ),
+    commands: Annotated[int, typer.Option(help="How many, in all.")] = 10_000_000,
+    in_flight: Annotated[int, typer.Option(help=f"Calls at a time, 1 to {machine.IN_FLIGHT_MAX}.")] = 1000,
+    size: Annotated[
+        int, typer.Option(help=f"Bytes in a command, {machine.SIZE_MIN} to {machine.SIZE_MAX}.")
+    ] = 100,
+    directory: Annotated[
+        Path, typer.Option(help="On whose file system the logs are; a directory in it is made and removed.")
+    ] = Path(),
+    pin: Pin = Placement.FREE,
+    as_json: AsJson = False,
+) -> None:
+    """Millions of commands at three replicas: rates, waits and memory, stage by stage.
+
+    The ratio is the memory of the largest replica at the end to that after the first tenth: 1.0 is flat.
+
+    [bold]Example[/bold]
+
+      rsm bench soak --mode durable --commands 1000000 --directory /var/tmp
+    """
+    plan = SoakPlan(
+        mode=mode, commands=commands, in_flight=in_flight, size=size, directory=directory, placement=pin
+    )
+    try:
+        plan.check()
+    except BenchError as error:
+        refuse_plan(error)
+    with shown() as step:
+        result = soak.run(plan, step, nothing)
+    print_result(result, [soak_table(plan, result)], as_json=as_json)
+
+
+@app.command(name="transfer")
+def transfer_command(
+    mib: Annotated[int, typer.Option(min=1, max=16_384, help="MiB of state in each replica.")] = 256,
+    size: Annotated[int, typer.Option(min=1, max=65_536, help="Bytes in an entry of it.")] = 1_000,
+    in_flight: Annotated[int, typer.Option(min=1, max=1_000, help="Calls at a time, at each replica.")] = 8,
+    durable: Annotated[bool, typer.Option("--durable", help="Replicas with a log on disk.")] = False,
+    directory: Annotated[
+        Path, typer.Option(help="On whose file system the logs are; a directory in it is made and removed.")
+    ] = Path(),
+    as_json: AsJson = False,
+) -> None:
+    """A fourth replica joins a group with a large state, while the three others are called all the time.
+
+    Shown are the longest time without an answer, calm and while the state is transferred, and what becomes of
+    the memory of the replica that gives it. There is a result only if nobody was suspected, and all
+    replicas have the same digest at the same slot. It takes four times the memory of the state, and some.
+
+    [bold]Examples[/bold]
+
+      rsm bench transfer --mib 1024
+
+      rsm bench transfer --durable --directory /var/tmp
+    """
+    plan = TransferPlan(mib=mib, size=size, in_flight=in_flight, directory=directory if durable else None)
+    try:
+        plan.check()
+    except BenchError as error:
+        refuse_plan(error)
+    with shown() as step:
+        result = transfer.run(plan, step, nothing)
+    title = f"{mib} MiB in entries of {size} B, called at {transfer.SITES} replicas"
+    print_result(result, [transfer_table(title, result)], as_json=as_json)
 
 
 @app.command(name="failover")

@@ -5,11 +5,12 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import attack
-from bench.machine import MachinePlan, part
+from bench.machine import HALF, MachinePlan, part
 from bench.network.cases import Case
 from bench.network.checks import Judged, Verdict
 from bench.peers import contest, pysyncobj
 from bench.results import Result, Value
+from bench.soak import SoakPlan
 from bench.wire import loop_name
 
 console = Console(highlight=False, soft_wrap=True)
@@ -98,6 +99,42 @@ def machine_table(title: str, plan: MachinePlan, result: Result) -> Table:
             for in_flight in map(str, plan.in_flight):
                 row = part(values, mode.value, in_flight, kind)
                 table.add_row(f"{mode.value}: {what}, {in_flight} in flight", *_call_cells(row))
+        half = part(values, mode.value, HALF, "put")
+        if half is not None:
+            table.add_row(f"{mode.value}: commands, at half of that rate", *_call_cells(half))
+    return table
+
+
+def soak_table(plan: SoakPlan, result: Result) -> Table:
+    title = f"{plan.mode.value}: {plan.size} B commands, {plan.in_flight} in flight"
+    table = Table(title=title, title_justify="left")
+    for column in ("commands", "commands/s", "p50 µs", "p99 µs", "largest replica, MB"):
+        table.add_column(column, justify="right")
+    stages = result.values["stages"]
+    assert isinstance(stages, dict)
+    for commands, stage in stages.items():
+        waits = (text_of(stage, "latency", name) for name in ("p50_us", "p99_us"))
+        table.add_row(f"{int(commands):,}", text_of(stage, "per_s"), *waits, text_of(stage, "resident_mb"))
+    return table
+
+
+# -- transfer ------------------------------------------------------------------------------------
+
+
+def transfer_table(title: str, result: Result) -> Table:
+    values = result.values
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for column in ("commands/s", "longest gap ms", "memory MB", "peak MB", "seconds"):
+        table.add_column(column, justify="right")
+    for name, row in (
+        ("calm: all replicas", values["calm"]),
+        ("joining: all replicas, gap of those that do not give", values["joining"]),
+        ("joining: who gives", part(values, "joining", "donor")),
+        ("joining: who takes", values["joiner"]),
+    ):
+        cells = ("per_s", "longest_gap_ms", "memory_mb", "peak_mb", "seconds")
+        table.add_row(name, *(text_of(row, cell) for cell in cells))
     return table
 
 

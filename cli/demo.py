@@ -49,14 +49,14 @@ class Cluster:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.addresses = [f"127.0.0.1:{port}" for port in free_ports(SITES)]
-        write_group(directory, self.addresses, "demo", durable=True)
+        write_group(directory, self.addresses, "demo", durable=True, metrics_port=0)
         self.running: dict[int, Process] = {}
 
     async def start(self, *numbers: int) -> None:
         for number in numbers:
             self.running[number] = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "cli.main", "replica", "--machine", "cli.demo:Counter"),
-                *("--config", str(self.directory / f"site-{number}.toml")),
+                *("--config", str(self.directory / f"site-{number}.toml"), "--log-level", "error"),
                 stdout=PIPE,
                 env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
             )

@@ -7,11 +7,16 @@ import typer
 
 from cli.bench import app as bench
 from cli.chaos import chaos
+from cli.cluster import app as cluster
 from cli.demo import demo
+from cli.doctor import doctor
 from cli.explore import explore
 from cli.fuzz import fuzz
+from cli.log import app as log
+from cli.members import members
 from cli.replica import call, init, replica, status
 from cli.sim import sim
+from cli.snapshot import app as snapshot
 from cli.story import story
 
 app = typer.Typer(
@@ -44,6 +49,11 @@ app.command()(init)
 app.command()(replica)
 app.command()(status)
 app.command()(call)
+app.command()(members)
+app.command()(doctor)
+app.add_typer(log, name="log")
+app.add_typer(cluster, name="cluster")
+app.add_typer(snapshot, name="snapshot")
 app.command()(chaos)
 app.command()(explore)
 app.command()(fuzz)

@@ -2,12 +2,12 @@
 
 import asyncio
 import importlib
-import logging
+import os
 import secrets
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -15,34 +15,28 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
+from cli.asking import UNKNOWN, ask_all, messages
+from cli.asking import refuse as _refuse
 from ordering.driver import run
 from ordering.errors import OrderingError
-from ordering.naming import group_id
-from ordering.sealing import Keyring
 from rsm.client import Client, ClientConfig
 from rsm.config import ReplicaConfig
 from rsm.errors import CallError, MachineError, OutcomeUnknown, RsmError
+from rsm.logs import LogFormat, LogLevel, configure
 from rsm.methods import Catalogue
+from rsm.pages import fetch_locally
 from rsm.replica import Replica
+from rsm.showing import SOCKET_NAME
 from rsm.state_machine import StateMachine
 from rsm.status import ReplicaStatus, Standing
 from rsm.storage.errors import StorageError
-from rsm.transfer import Peer
 
-WRONG, UNKNOWN = 2, 4
 KEY_BYTES = 32
-STATUS_SECONDS = 3.0
-
-messages = Console(stderr=True, highlight=False)
+METRICS_PORT = 9400
 
 Machine = Annotated[
     str, typer.Option("--machine", "-m", help="The class, as package.module:Class; found from here.")
 ]
-
-
-def _refuse(words: str, code: int = WRONG) -> NoReturn:
-    messages.print(f"error: {words}", markup=False, style="red", soft_wrap=True)
-    raise typer.Exit(code)
 
 
 def load_machine(name: str) -> type[StateMachine]:
@@ -75,6 +69,9 @@ def init(
     durable: Annotated[
         bool, typer.Option("--durable/--memory", help="Write a log, or only remember.")
     ] = True,
+    metrics_port: Annotated[
+        int, typer.Option(min=0, max=65_000, help="Metrics of site N: port + N on loopback; 0: none.")
+    ] = METRICS_PORT,
 ) -> None:
     """Write a configuration for each founder of a new group, and a key that they share.
 
@@ -82,7 +79,7 @@ def init(
     """
     addresses = [address.strip() for address in sites.split(",") if address.strip()]
     try:
-        files = write_group(directory, addresses, group, durable=durable)
+        files = write_group(directory, addresses, group, durable=durable, metrics_port=metrics_port)
     except (OrderingError, ValidationError) as error:
         _refuse(f"--sites: {error}")
     except FileExistsError as error:
@@ -93,12 +90,14 @@ def init(
     )
 
 
-def write_group(directory: Path, addresses: list[str], group: str, *, durable: bool) -> list[str]:
+def write_group(
+    directory: Path, addresses: list[str], group: str, *, durable: bool, metrics_port: int = METRICS_PORT
+) -> list[str]:
     """The files of a new group: nothing is written if something is wrong, or there already."""
     files = {"group.key": secrets.token_bytes(KEY_BYTES).hex() + "\n"}
     for number, address in enumerate(addresses, start=1):
         ReplicaConfig(group=group, bind=address, insecure=True).engine(tuple(addresses), ())
-        files[f"site-{number}.toml"] = _site(number, addresses, group, durable)
+        files[f"site-{number}.toml"] = _site(number, addresses, group, durable, metrics_port)
     existing = [name for name in files if (directory / name).exists()]
     if existing:
         raise FileExistsError(", ".join(existing))
@@ -109,7 +108,7 @@ def write_group(directory: Path, addresses: list[str], group: str, *, durable: b
     return list(files)
 
 
-def _site(number: int, addresses: list[str], group: str, durable: bool) -> str:
+def _site(number: int, addresses: list[str], group: str, durable: bool, metrics_port: int) -> str:
     lines = [
         f"group = {_quoted(group)}",
         f"bind = {_quoted(addresses[number - 1])}",
@@ -119,6 +118,8 @@ def _site(number: int, addresses: list[str], group: str, durable: bool) -> str:
     ]
     if durable:
         lines.append(f'data = "site-{number}.data"')
+    if metrics_port:
+        lines.append(f'metrics = "127.0.0.1:{metrics_port + number}"')
     return "\n".join(lines) + "\n"
 
 
@@ -132,18 +133,22 @@ def _quoted(text: str) -> str:
 def replica(
     config: Annotated[Path, typer.Option("--config", "-c", help="The site's TOML file.")],
     machine: Machine,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(envvar="RSM_LOG_FORMAT", help="For people or machines; auto: does a person look?"),
+    ] = LogFormat.AUTO,
+    log_level: Annotated[
+        LogLevel, typer.Option(envvar="RSM_LOG_LEVEL", help="From which level on events are logged.")
+    ] = LogLevel.INFO,
 ) -> None:
-    """Run one replica of a group until Ctrl-C or SIGTERM.
+    """Run one replica of a group until Ctrl-C or SIGTERM; it leaves the ring first. A second signal stops it
+    at once.
 
-    Prints a line when it is ready. The exit code is 1 if the replica had to halt; the last line says why.
+    Prints a line when it is ready, and logs to stderr. The exit code is 1 if the replica had to halt; the
+    last line says why.
     """
     found = load_machine(machine)
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    configure(log_format, log_level)
     try:
         code = run(_serve(found, ReplicaConfig.load(config)))
     except (OrderingError, RsmError, StorageError) as error:
@@ -157,7 +162,9 @@ async def _serve(machine: type[StateMachine], config: ReplicaConfig) -> int:
     told: asyncio.Future[None] = loop.create_future()
 
     def stop() -> None:
-        if not told.done():
+        if told.done():
+            serving.hurry()
+        else:
             told.set_result(None)
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -177,31 +184,48 @@ async def _serve(machine: type[StateMachine], config: ReplicaConfig) -> int:
     await asyncio.wait([over, told], return_when=asyncio.FIRST_COMPLETED)
     over.cancel()
     ended = (await asyncio.gather(over, return_exceptions=True))[0]
-    await serving.stop()
+    if told.done():
+        _say("stopping: waits for its calls and leaves the ring; a second signal stops it at once")
+    departure = await serving.stop()
     if isinstance(ended, Exception):
         _refuse(f"{config.group}: this replica halted: {ended}", 1)
+    _say(f"stopped: {departure}")
     return 0
+
+
+def _say(words: str) -> None:
+    """Whoever started this replica may be gone, and nobody reads it any more; that must not keep it here."""
+    try:
+        typer.echo(words)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in the buffer
 
 
 # -- status --------------------------------------------------------------------------------------
 
 
 def status(
-    config: Annotated[Path, typer.Option("--config", "-c", help="Any site's TOML file of the group.")],
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Any site's TOML file of the group.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Ask one replica on this machine, by its data directory.")
+    ] = None,
     output: Annotated[str, typer.Option("--output", "-o", help="table or json.")] = "table",
     members: Annotated[
         bool, typer.Option("--members", help="Show members as each replica sees them.")
     ] = False,
 ) -> None:
-    """Ask every founder and contact of a group how it stands.
+    """Ask every founder and contact of a group how it stands; or, with --data and without a key, one replica.
 
     The exit code is 0 if a majority of those asked serves in one view, else 1.
     """
     if output not in {"table", "json"}:
         _refuse(f"--output: {output!r} must be table or json")
+    if (config is None) == (data is None):
+        _refuse("--config, --data: give one of them")
     try:
-        site = ReplicaConfig.load(config)
-        found = run(_ask_all(site, site.keyring()))
+        found = _ask_locally(data) if data is not None else _ask_group(config)
     except OrderingError as error:
         _refuse(str(error))
     if output == "json":
@@ -213,18 +237,20 @@ def status(
     raise typer.Exit(0 if best > len(found) // 2 else 1)
 
 
-async def _ask_all(site: ReplicaConfig, keyring: Keyring | None) -> dict[str, ReplicaStatus | None]:
-    addresses = list(dict.fromkeys((*site.founders, *site.contacts)))
-    boot = secrets.randbits(128)
+def _ask_group(config: Path | None) -> dict[str, ReplicaStatus | None]:
+    assert config is not None
+    site = ReplicaConfig.load(config)
+    return run(ask_all(site, dict.fromkeys((*site.founders, *site.contacts))))
 
-    async def ask(address: str) -> ReplicaStatus | None:
-        try:
-            async with asyncio.timeout(STATUS_SECONDS):
-                return await Peer(address, keyring, group_id(site.group), boot).status()
-        except TimeoutError:
-            return None
 
-    return dict(zip(addresses, await asyncio.gather(*map(ask, addresses)), strict=True))
+def _ask_locally(data: Path) -> dict[str, ReplicaStatus | None]:
+    """By the socket in the data directory: who may open that needs no key."""
+    try:
+        found = msgspec.json.decode(fetch_locally(data / SOCKET_NAME, "/status"), type=ReplicaStatus)
+    except (OSError, msgspec.MsgspecError) as error:
+        messages.print(f"{data / SOCKET_NAME}: {error}", markup=False, style="red", soft_wrap=True)
+        return {str(data): None}
+    return {found.address: found}
 
 
 def _show(found: dict[str, ReplicaStatus | None], *, members: bool) -> None:
@@ -245,13 +271,19 @@ def _show(found: dict[str, ReplicaStatus | None], *, members: bool) -> None:
     for address, each in found.items():
         if each is not None and each.why:
             console.print(f"{address}: {each.why}", markup=False, style="red")
+        if each is not None and each.forks:
+            words = f"{address}: in a chain that has gone on without a majority, {each.forks} times"
+            console.print(words, markup=False, style="red")
         if each is not None and members:
             console.print(f"{address} sees:")
             for member in each.members:
                 role = ("voter" if member.voter else "learner") + (
                     "" if member.in_ring else ", out of the ring"
                 )
-                console.print(f"  {member.address}  {member.site}  {role}  can run version {member.version}")
+                console.print(
+                    f"  {member.address}  {member.site}  {role}  {member.state}  holds {member.held}"
+                    f"  lag {member.lag}  can run version {member.version}"
+                )
 
 
 # -- call ----------------------------------------------------------------------------------------

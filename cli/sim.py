@@ -72,6 +72,10 @@ Reads = Annotated[
     bool | None,
     typer.Option("--reads/--no-reads", help="With applications that read, or not; each run draws it."),
 ]
+Retire = Annotated[
+    bool | None,
+    typer.Option("--retire/--no-retire", help="With orderly stops and restarts, or not; each run draws it."),
+]
 Seconds = Annotated[int, typer.Option(help="Virtual seconds under load and faults.")]
 Rate = Annotated[int, typer.Option(help="Messages per virtual second, all sites together.")]
 CallerCount = Annotated[
@@ -102,6 +106,7 @@ def sim(
     durable: Durable = None,
     sealed: SealedDatagrams = None,
     reads: Reads = None,
+    retire: Retire = None,
     seconds: Seconds = 12,
     rate: Rate = 120,
     callers: CallerCount = DRAWN,
@@ -119,8 +124,6 @@ def sim(
     [bold]Examples[/bold]
 
       rsm sim --seeds 1000                     a campaign on all cores
-
-      rsm sim --seeds 1000 --first-seed 1000   go on where that one ended
 
       rsm sim --seed 7 -v                      tell run 7 line by line
 
@@ -141,6 +144,7 @@ def sim(
             durable=durable,
             sealed=sealed,
             reads=reads,
+            retire=retire,
             seconds=seconds,
             rate=rate,
             callers=callers,

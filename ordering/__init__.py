@@ -48,6 +48,8 @@ host brings what happened and does what is asked::
                     pass                                   # for recordings
                 case Persist(seq, records):
                     write_and_sync_in_background(records)  # then Persisted(seq)
+                case RetirementRefused():
+                    stop_or_go_on()                        # answers ChangeRequested(RETIRE)
                 case EndMembership(ending):
                     stop()
 
@@ -62,9 +64,9 @@ and a dead one. In durable mode a site that comes back keeps its ``site``, which
 at a time; ``Persisted`` answers it, ``PersistFailed`` ends the membership (``STOPPED``). ``Ledger`` says
 what records mean. A host keeps the claimed frontier outside the log, starts with ``Restarted(ledger)``
 where the log reaches it, and otherwise as a new site from an empty disk; after any other ending than
-``STOPPED`` it empties the disk. It says ``SnapshotSaved`` when the application could come back without the
-slots up to there, and in durable mode ``StateTransferred`` only when the state it took over is synced. Two
-processes must not share a disk.
+``STOPPED`` and ``RETIRED`` it empties the disk. It says ``SnapshotSaved`` when the application could come
+back without the slots up to there, and in durable mode ``StateTransferred`` only when the state it took over
+is synced. Two processes must not share a disk.
 
 **Events.** One at a time, each handled to its end: an engine is neither re-entrant nor thread-safe. The first
 is ``Started``, or ``WallClockSet`` before it; packets come after it. ``now`` is monotonic time in nanoseconds
@@ -103,6 +105,9 @@ then the site holds the group back while it has the token (``buffer_bytes_max``)
 - ``EndMembership`` is final. The host stops serving at once; a submission is refused (``NotMember``), and so
   is a lock (``LockError``); other events do nothing. To come back it makes a new engine, with a new boot and
   site, and starts that. After ``UNBORN``, a birth that failed, it starts as a founder again.
+- ``ChangeRequested(RETIRE)`` is for a process that is to be stopped and will be back. An ``EndMembership``
+  with ``RETIRED`` says that the ring goes on without it, ``RetirementRefused`` that it cannot: to stop it
+  then is a crash.
 
 **Calls.** A delivery with ``calls`` brings requests: of processes outside the group (``Caller`` is their
 side), or of members (``SubmitRequested(handler=…)``). The application executes them like any message, when
@@ -156,6 +161,7 @@ from ordering.effects import (
     Persist,
     ReadReady,
     RequestState,
+    RetirementRefused,
     Retract,
     SetTimer,
     Tick,
@@ -290,6 +296,7 @@ __all__ = [
     "ReplyRequested",
     "RequestState",
     "Restarted",
+    "RetirementRefused",
     "Retract",
     "SetTimer",
     "SiteId",

@@ -12,7 +12,6 @@ and never from inside ``request``.
 """
 
 import asyncio
-import logging
 import secrets
 import socket
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from typing import Self, TypeAlias
 
 from ordering.caller import Caller, CallerEffect, CallRequested
 from ordering.config import MS, Config
-from ordering.driver import check_security
+from ordering.driver import SAID_AGAIN_S, check_security
 from ordering.effects import (
     Accepted,
     CallAcknowledged,
@@ -34,6 +33,7 @@ from ordering.effects import (
 )
 from ordering.errors import ConfigurationError, DriverClosed
 from ordering.events import PacketsReceived, TimerFired
+from ordering.logs import Throttle, logger
 from ordering.naming import group_id
 from ordering.packets import Packet
 from ordering.sealing import Keyring
@@ -43,7 +43,7 @@ from ordering.transports.udp import BUFFER_BYTES, UdpSocket, socket_at
 from ordering.views import Member, SiteId
 from ordering.wire import Wire
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 Outcome: TypeAlias = CallAcknowledged | CallAnswered | CallFailed
 Listener: TypeAlias = Callable[[list[Outcome]], None]
@@ -68,6 +68,7 @@ class CallerDriver:
         self._untold: list[Outcome] = []
         self._telling: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._throttle = Throttle(SAID_AGAIN_S)
         self._closed = False
         udp.start(self._loop, self._on_readable)
 
@@ -121,7 +122,8 @@ class CallerDriver:
             try:
                 packet = self._wire.unpack(datagram)
             except Exception:  # a defect here must not be a way to stop the process from outside
-                log.exception("a datagram of %d bytes could not be read", len(datagram))
+                if (fields := self._throttle.admits("unreadable")) is not None:
+                    log.exception("a datagram could not be read", bytes=len(datagram), **fields)
                 continue
             if packet is not None:
                 packets.append(packet)

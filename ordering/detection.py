@@ -137,6 +137,10 @@ class Detection:
         quiet = self.site.now - self.last_heard.get(other, 0)
         return quiet >= self.site.config.suspect_ms * MS // 2 or self.has_restarted(other)
 
+    def was_heard(self, other: SiteId, within_ms: int) -> bool:
+        heard = self.last_heard.get(other)
+        return heard is not None and self.site.now - heard < within_ms * MS
+
     def is_stuck(self, other: SiteId) -> bool:
         """Whether it speaks but does not move: deaf, or hopelessly slow. Takes being asked twice."""
         site = self.site

@@ -5,25 +5,29 @@ it brings the engine what the application asks for, through the driver.
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic_ns
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
-from ordering.effects import Accepted, Effect, EndMembership
+from ordering.config import MS
+from ordering.effects import Accepted, Effect, Ending, EndMembership, RetirementRefused
 from ordering.engine import Engine
 from ordering.errors import NotMember, Overloaded, SubmitError
 from ordering.events import ChangeRequested, SubmitRequested
 from ordering.groups import LocalEvent
+from ordering.logs import Throttle, logger
 from ordering.packets import ChangeKind
 from ordering.qos import MAJORITY, Qos
 from ordering.statistics import GroupStats, Tally, group_stats
-from ordering.views import SiteId
+from ordering.views import SiteId, handler_holder
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
+
+LOOK_MS: Final = 100
+SAID_AGAIN_S: Final = 10.0
 
 
 class Stopped(msgspec.Struct, frozen=True):
@@ -75,6 +79,12 @@ class Group:
         self._accepted: list[Accepted] = []  # by the call under way
         self._waiters: deque[_Waiter] = deque()
         self._ended: asyncio.Future[EndMembership | Stopped] = driver.loop.create_future()
+        self._refused: asyncio.Future[None] = driver.loop.create_future()  # the latest wish to retire
+        self._log = log.bind(group=self.name, site=f"{self.member.site:x}")
+        self._throttle = Throttle(SAID_AGAIN_S)
+        self._looked_at = 0
+        self._polls = 0
+        self._alone = False  # no majority is heard
 
     # -- the application's calls -----------------------------------------------------------------
 
@@ -133,6 +143,18 @@ class Group:
         """Ask to go, once own messages are ordered; ``ended`` says when the others have let go."""
         self.handle(ChangeRequested(ChangeKind.LEAVE))
 
+    async def retire(self) -> bool:
+        """Leave the ring and stay a voter: for a process that is to be stopped, and will be back. True when
+        nobody will miss it; the membership is over then. False: the others could not go on, all is as before
+        (or the membership has ended otherwise). A group that is without a majority for the moment may take
+        its time to grant or refuse it."""
+        if self._refused.done():
+            self._refused = self._driver.loop.create_future()
+        self.handle(ChangeRequested(ChangeKind.RETIRE))
+        await asyncio.wait((self._refused, self._ended), return_when=asyncio.FIRST_COMPLETED)
+        how = self._ended.result() if self._ended.done() else None
+        return isinstance(how, EndMembership) and how.ending is Ending.RETIRED
+
     @property
     def ended(self) -> Awaitable[EndMembership | Stopped]:
         """How this membership ended, once it has. Any number may wait, and may give up waiting."""
@@ -146,10 +168,24 @@ class Group:
         """Where a member is: a donor of ``RequestState``, say."""
         return self._engine.site.addresses.get(site)
 
+    def handler(self, number: int) -> SiteId:
+        """Who answers requests with this handler, as far as is known here; 0 if nobody does."""
+        return handler_holder(self._engine.site.view, number)
+
     def majority_age_ns(self) -> int:
         """How long ago a majority of the voters was last heard: how old what is known here may be."""
         heard = self._engine.detection.majority_heard_at()
         return 0 if heard is None else max(monotonic_ns() - heard, 0)
+
+    @property
+    def forks(self) -> int:
+        """How often the chain this site is in has gone on without a majority (R9)."""
+        return self._engine.site.descent.depth
+
+    @property
+    def held(self) -> int:
+        """How far this site holds the order: in durable mode, on its disk."""
+        return self._engine.site.held
 
     def stats(self) -> GroupStats:
         return group_stats(self._engine, self._tally, len(self._waiters))
@@ -165,6 +201,8 @@ class Group:
                 self._accepted = [effect]
             elif isinstance(effect, EndMembership):
                 self.end(effect)
+            elif isinstance(effect, RetirementRefused) and not self._refused.done():
+                self._refused.set_result(None)
 
     def end(self, how: EndMembership | Stopped) -> None:
         if self._ended.done():
@@ -184,9 +222,28 @@ class Group:
         try:
             self._listener(notices)
         except Exception as error:
-            log.exception("group %s: the listener raised; the group is stopped", self.name)
+            log.exception("the listener raised; the group is stopped", group=self.name)
             self.end(Stopped(error))
             self._untold.clear()
+
+    def look(self, now: int) -> None:
+        """Log what the engine has noticed of the others and tells nobody; called with every timer."""
+        engine, site = self._engine, self._engine.site
+        if self._polls != engine.recovery.polls:
+            self._polls = engine.recovery.polls
+            suspects = engine.recovery.suspected
+            if (fields := self._throttle.admits(suspects)) is not None:
+                members = [site.addresses.get(each, f"{each:x}") for each in suspects]
+                what = "suspected" if suspects else "the ring does not move"
+                self._log.warning(what, members=members, view=str(site.view.id), **fields)
+        if now - self._looked_at < LOOK_MS * MS:
+            return
+        self._looked_at = now
+        alone = not site.outside and not engine.detection.reaches_majority()
+        if alone != self._alone:
+            self._alone = alone
+            tell = self._log.warning if alone else self._log.info
+            tell("no majority is heard" if alone else "a majority is heard again", view=str(site.view.id))
 
     def admit_waiters(self) -> None:
         """Give the first in line its turn if there is room, or if it is to be refused."""

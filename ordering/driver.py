@@ -21,7 +21,6 @@ A driver and its groups belong to the event loop they were opened in; they are n
 """
 
 import asyncio
-import logging
 import secrets
 import socket
 from collections.abc import Callable, Coroutine
@@ -38,6 +37,7 @@ from ordering.effects import Effect, EndMembership, Multicast, Unicast
 from ordering.errors import ConfigurationError, DriverClosed
 from ordering.events import PacketsReceived, Restarted, Started, TimerFired, WallClockSet
 from ordering.groups import Groups, InGroup, LocalEvent, Outcome
+from ordering.logs import Throttle, logger
 from ordering.packets import Packet
 from ordering.records import Ledger
 from ordering.sealing import Keyring
@@ -59,12 +59,13 @@ from ordering.wire import Wire
 
 __all__ = ["Driver", "Group", "Listener", "MulticastSettings", "Notice", "Stopped", "run"]
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 _T = TypeVar("_T")
 
 PACKET_BYTES_MAX: Final = DATAGRAM_MAX
 TURN_MS: Final = 2
+SAID_AGAIN_S: Final = 10.0  # what others can cause is not logged more often
 CLOCK_MS: Final = 1000  # how often the wall clock is read again,
 CLOCK_STEP_MS: Final = 2  # and how far it may drift before the groups are told
 _BOOT: Final = slice(BOOT_AT, BOOT_AT + BOOT_BYTES)
@@ -99,6 +100,7 @@ class Driver:
         self._telling: asyncio.Handle | None = None
         self._turn_began = 0
         self._stalls = Stalls()
+        self._throttle = Throttle(SAID_AGAIN_S)
         self._closed = False
 
     # -- opening and closing ---------------------------------------------------------------------
@@ -241,8 +243,9 @@ class Driver:
         try:
             packet = self._wire.unpack(datagram)
         except Exception:  # a defect here must not be a way to stop the process from outside
-            log.exception("a datagram of %d bytes could not be read", len(datagram))
             self._unreadable += 1
+            if (fields := self._throttle.admits("unreadable")) is not None:
+                log.exception("a datagram could not be read", bytes=len(datagram), **fields)
             return
         if packet is not None:
             packets.append(packet)
@@ -265,6 +268,8 @@ class Driver:
         wake_at = self._groups.wake_at
         if wake_at is not None and wake_at <= now:
             self._perform(self._groups.handle(TimerFired(), now), now)
+            for group in self._open.values():
+                group.look(now)
             self._tell()
             self._stalls.note_busy(monotonic_ns() - now)
         self._arm()
@@ -307,7 +312,7 @@ class Driver:
             group = self._open[name]
             error = stopped or self._perform_one(group, effects, now)
             if error is not None:
-                log.error("group %s: the engine stopped: %r", name, error, exc_info=error)
+                log.error("the engine stopped", group=name, error=repr(error), exc_info=error)
                 group.end(Stopped(error))
             if group.is_over:
                 self.loop.call_soon(group.tell)
@@ -374,7 +379,7 @@ def check_security(keyring: Keyring | None, *, insecure: bool) -> None:
     if keyring is not None and insecure:
         raise ConfigurationError("insecure: contradicts keyring; leave one of them out")
     if insecure:
-        log.warning("INSECURE: packets are neither encrypted nor authenticated (insecure=True)")
+        log.warning("INSECURE: packets are neither encrypted nor authenticated", setting="insecure=True")
 
 
 def _own_address(
@@ -401,6 +406,6 @@ def run(main: Coroutine[Any, Any, _T], *, uvloop: bool = True) -> _T:
 
             factory = new_event_loop
         except ImportError:
-            log.info("uvloop is not installed; running on asyncio's own event loop")
+            log.info("no uvloop", loop="asyncio")
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(main)

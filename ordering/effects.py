@@ -228,11 +228,12 @@ class Persist(msgspec.Struct, frozen=True):
 
 
 class Ending(IntEnum):
-    """Why a site's membership is over. Each but LEFT is a program-controlled crash (R17).
+    """Why a site's membership is over. Each but LEFT and RETIRED is a program-controlled crash (R17).
 
     UNBORN: the birth it took part in cannot come about, or came about without this boot. SUPERSEDED: the
-    group lives in another chain (R9). STOPPED: the disk failed; only then may the site come back from it.
-    FORGOTTEN: the disk is not what it was, others remember more (R8).
+    group lives in another chain (R9). STOPPED: the disk failed; the site may come back from it.
+    FORGOTTEN: the disk is not what it was, others remember more (R8). RETIRED: it is out of the ring on its
+    own wish and still a voter; in durable mode it comes back from its disk.
     """
 
     LEFT = 1
@@ -241,12 +242,19 @@ class Ending(IntEnum):
     SUPERSEDED = 4
     STOPPED = 5
     FORGOTTEN = 6
+    RETIRED = 7
 
 
 class EndMembership(msgspec.Struct, frozen=True):
-    """Stop serving at once. To come back, join with a new engine, a new boot and an empty disk."""
+    """Stop serving at once. To come back, join with a new engine, a new boot and, unless the ending is
+    STOPPED or RETIRED, an empty disk."""
 
     ending: Ending
+
+
+class RetirementRefused(msgspec.Struct, frozen=True):
+    """The others could not go on without this site, so it stays in the ring. Whoever stops it now has it
+    crash, and the group waits for it."""
 
 
 Effect: TypeAlias = (
@@ -273,4 +281,5 @@ Effect: TypeAlias = (
     | HoldersKnown
     | Persist
     | EndMembership
+    | RetirementRefused
 )

@@ -54,6 +54,7 @@ from ordering.reads import Reads
 from ordering.reception import Reception
 from ordering.recovery import Recovery
 from ordering.removal import Removal
+from ordering.retirement import Retirement
 from ordering.retransmission import Retransmission, block_packet
 from ordering.rtt import RoundTrip
 from ordering.self_suspicion import WAKING, SelfSuspicion
@@ -104,6 +105,7 @@ class Engine:
         self.retransmission = Retransmission(
             site, self.rtt, self.transfer, self.sending, self.submission.own_flight
         )
+        self.retirement = Retirement(site, self.detection, self.membership, self.submission, self.rtt)
         self.locks = LockRequests(site)
         self.rpc = MultiRpc(site, self.detection, self.membership, self.submission, self.lanes, self.rtt)
         self.delivery = DeliveryCursor(site, self.locks, self.rpc)
@@ -575,6 +577,8 @@ class Engine:
             )
         self.rpc.answer()
         self.retransmission.watch()
+        if site.retiring and self.retirement.is_over():
+            self._end(Ending.RETIRED)
 
     def _advance(self) -> None:
         site = self.site
@@ -645,6 +649,7 @@ class Engine:
         if membership.leaving and not self.submission.outbox and site.view.has(site.me):
             membership.want(ChangeKind.LEAVE, site.member)
         membership.follow_view()
+        self.retirement.follow_view()
         self.locks.follow_view()
 
     # -- time ------------------------------------------------------------------------------------

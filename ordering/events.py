@@ -75,7 +75,11 @@ class BacklogReported(msgspec.Struct, frozen=True):
 
 
 class ChangeRequested(msgspec.Struct, frozen=True):
-    """An operator's membership change: LEAVE (this site) or REMOVE (``site``)."""
+    """An operator's membership change: LEAVE or RETIRE (this site) or REMOVE (``site``).
+
+    RETIRE is for a process that is to be stopped and will be back: it leaves the ring and stays a voter.
+    ``EndMembership(RETIRED)`` says that nobody will miss it, ``RetirementRefused`` that they would.
+    """
 
     kind: ChangeKind
     site: SiteId = NO_SITE

@@ -52,6 +52,7 @@ from ordering.effects import Effect, SetTimer
 from ordering.engine import Engine
 from ordering.errors import GroupError, InvariantViolation, LockError, MembershipError, NotMember, SubmitError
 from ordering.events import (
+    BacklogReported,
     ChangeRequested,
     Event,
     ForkRequested,
@@ -80,6 +81,7 @@ LocalEvent: TypeAlias = (
     | Restarted
     | SubmitRequested
     | ReplyRequested
+    | BacklogReported
     | ChangeRequested
     | ForkRequested
     | StateTransferred

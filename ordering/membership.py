@@ -1,4 +1,4 @@
-"""Join, promote, leave, remove, return: single ordered NewLists (RMP §4.3, rules R5, R6, R7).
+"""Join, promote, leave, remove, return, retire: single ordered NewLists (RMP §4.3, rules R5, R6, R7).
 
 ``apply_change`` is the pure heart: a view and a change give the next view, or nothing if there is
 nothing to do. The rest asks for changes until they have happened and keeps the requests of others
@@ -47,6 +47,14 @@ def apply_change(
                 return None  # a late request of one that is known to be dead
             members = tuple(_returned(m, subject) if m.site == subject.site else m for m in members)
             ring = _insert_after(ring, after, subject.site)
+        case ChangeKind.RETIRE:
+            if known is None or known.boot != subject.boot or subject.site not in ring:
+                return None  # nothing to do, or a late request of an earlier boot
+            ring = tuple(s for s in ring if s != subject.site)
+            if not _ring_is_majority(ring, electorate):
+                return None
+            if joint and not _ring_is_majority(ring, view.joint_electorate):
+                return None
         case ChangeKind.PROMOTE:
             if known is None or subject.site in electorate or subject.site not in ring:
                 return None
@@ -77,7 +85,7 @@ def apply_change(
 
 def _ring_is_majority(ring: tuple[SiteId, ...], electorate: tuple[SiteId, ...]) -> bool:
     """Only a ring that is a majority, before and after, may change the electorate: otherwise the
-    change could wedge the very group that orders it."""
+    change could wedge the very group that orders it. And who retires leaves such a ring behind."""
     return count_in(electorate, ring) >= majority_of(electorate)
 
 
@@ -140,13 +148,16 @@ class Membership:
     def request(self, kind: ChangeKind, subject: SiteId) -> None:
         """An operator's change."""
         site = self.site
-        if kind not in (ChangeKind.LEAVE, ChangeKind.REMOVE):
+        if kind not in (ChangeKind.LEAVE, ChangeKind.REMOVE, ChangeKind.RETIRE):
             raise MembershipError(
-                f"kind: {kind.name} is not an operator's change; use LEAVE for this site or REMOVE with a"
-                " member's id"
+                f"kind: {kind.name} is not an operator's change; use LEAVE or RETIRE for this site, or REMOVE"
+                " with a member's id"
             )
         if site.outside:
             raise MembershipError(f"kind: cannot ask for {kind.name} while {site.state.value}; join first")
+        if kind is ChangeKind.RETIRE:
+            self._retire()
+            return
         leaver = site.me if kind is ChangeKind.LEAVE else subject
         if site.view.electorate == (leaver,):
             raise MembershipError(f"kind: the last voter cannot {kind.name}; stop the process instead")
@@ -157,6 +168,15 @@ class Membership:
         if member is None:
             raise MembershipError(f"site: {subject} is not a member; REMOVE takes a member's id")
         self.want(ChangeKind.REMOVE, member)
+
+    def _retire(self) -> None:
+        site = self.site
+        if not site.epoch or site.unnamed or self.leaving or not site.view.has(site.me):
+            raise MembershipError(
+                "kind: RETIRE is for a member under the boot its view names that does not leave; stop the"
+                " process instead"
+            )
+        site.retiring = True
 
     def may_promote(self) -> None:
         """The state is here, and in durable mode on the disk (R7)."""
@@ -191,7 +211,7 @@ class Membership:
         for key in [key for key, change in self.wanted.items() if self._has_happened(change)]:
             del self.wanted[key]
         me = view.member(site.me)
-        if me is None or self.leaving:
+        if me is None or self.leaving or site.retiring:
             return
         if site.me in view.ring:
             if self._return_at is not None or self._ring_since is None:
@@ -222,6 +242,8 @@ class Membership:
                 return view.has(subject)
             case ChangeKind.RETURN:
                 return subject in view.ring or not view.has(subject)
+            case ChangeKind.RETIRE:
+                return subject not in view.ring
             case ChangeKind.PROMOTE:
                 return subject in view.electorate or not view.has(subject)
             case ChangeKind.LEAVE | ChangeKind.REMOVE:
@@ -238,6 +260,9 @@ class Membership:
             return False
         if self._is_of_dead_boot(change, request.head.received):
             site.count("dropped: return of an earlier boot")
+            return False
+        if self._is_premature(change, request.head.received):
+            site.count("dropped: return of who was in the ring")
             return False
         if change.kind is ChangeKind.JOIN:
             if site.view.has(change.member.site):
@@ -264,6 +289,13 @@ class Membership:
                 break
             named_at = ts
         return received < named_at
+
+    def _is_premature(self, change: Change, received: int) -> bool:
+        """A RETURN of who did not know yet that it is out of the ring is an old one. It may have gone since,
+        on its own wish, and must not be called back into a ring that would have to miss it."""
+        return change.kind is ChangeKind.RETURN and received < self.site.queue.out_of_ring_at(
+            change.member.site
+        )
 
     def _pass_on(self, request: ListChangeRequest) -> None:
         site = self.site
@@ -313,6 +345,7 @@ class Membership:
             late = change.kind is ChangeKind.JOIN and change.member.site in site.queue.departed
             late = late or (change.kind is ChangeKind.RETURN and request.epoch != site.epoch)
             late = late or self._is_of_dead_boot(change, request.received)
+            late = late or self._is_premature(change, request.received)
             if late or site.now - request.last_at > lifetime:
                 del self.requests[key]
                 continue
@@ -380,7 +413,7 @@ class Membership:
         itself: if its seat was erased nobody knows it, or where it is, and it must be told (R5). So does who
         may have been removed while the others came back from their disks, which do not say where it is."""
         site = self.site
-        if site.config.durable:
+        if site.config.durable and not site.retiring:
             site.multicast(
                 ListChangeRequest(site.head(), Change(ChangeKind.RETURN, site.member), forwarded=True)
             )

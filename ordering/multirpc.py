@@ -164,7 +164,8 @@ class MultiRpc:
         qos = packet.qos
         if qos.level == Level.K_RESILIENT and qos.k >= len(site.view.electorate):
             return Refusal.BAD_QOS
-        absent = not site.view.has(site.me) or not site.may_number or self.membership.leaving
+        going = self.membership.leaving or site.retiring
+        absent = not site.view.has(site.me) or not site.may_number or going
         if absent or not self.detection.reaches_majority():
             return Refusal.NO_PRIMARY
         if len(record.under_way) + len(fresh) > site.config.call_messages:

@@ -387,6 +387,15 @@ class OrderingQueue:
         before = [view for at, view in self.views if at <= ts]
         return [*before[-1:], *later]
 
+    def out_of_ring_at(self, site: SiteId) -> int:
+        """The slot from which on a site is out of the ring, as far back as views are kept; 0: it is in it."""
+        out_at = 0
+        for ts, view in reversed(self.views):
+            if site in view.ring:
+                break
+            out_at = ts
+        return out_at
+
     def vector(self) -> tuple[tuple[SiteId, int], ...]:
         """Last ordered sequence number of each member at the frontier."""
         sources = self.sources

@@ -170,6 +170,7 @@ class ChangeKind(IntEnum):
     LEAVE = 3
     REMOVE = 4
     RETURN = 5
+    RETIRE = 6
 
 
 class Change(msgspec.Struct, frozen=True, array_like=True):

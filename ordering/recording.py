@@ -27,8 +27,8 @@ Columns (null where an event has no such thing):
 ``source``          uint64               whose messages
 ``first_seq``       int64                sequence number of the first (of its source's lane)
 ``qos``             string, dictionary   ``majority``, ``k=2`` …: what was asked for
-``session``         int64                session of the commands in the range, if one
-``first_request``   int64                request number of the first
+``session``         int64                session of the first command in the range, if it has one
+``first_request``   int64                its request number
 ``mono_ns``         int64                monotonic clock of the site
 ``wall_ns``         int64                wall clock of the site
 ``digest``          binary               of the application state after the event, where known
@@ -42,22 +42,30 @@ of Parquet understands.
 Events:
 
 =============  ====================================================================================
+``started``    a membership begins, and with it this boot; ``detail``: ``founder``, ``joiner``, ``disk``
 ``submitted``  the engine accepted a range of this site's own messages
 ``abandoned``  accepted messages whose outcome this site will never know (R15)
 ``delivered``  a range was handed to the application; ``detail`` is the level reached
+``held``       this site holds everything up to ``first_ts``, in durable mode on its disk
 ``retracted``  deliveries below majority with timestamps from ``first_ts`` on were taken back
 ``applied``    a replica's state at ``first_ts`` had this ``digest``
+``replied``    the callers of a range got their replies; ``detail``: ``own``, or ``handler`` for clients
 ``level``      a majority holds everything up to ``first_ts``; ``detail`` is the stable timestamp
 ``view``       the view at slot ``first_ts`` is in force; ``detail`` lists members, voters and ring
+``lock``       this site's lock, its token is ``first_ts``; ``detail``: ``granted NAME``, ``lost NAME``
 ``restored``   the application state at ``first_ts`` came from site ``source``
 ``ended``      the membership is over; ``detail`` says why
+``halted``     the replica stopped by itself; ``detail`` says why
+``gap``        ``count`` rows are missing before this one: the writer was behind, since ``mono_ns``
 ``crashed``    the process is gone, with its memory
 =============  ====================================================================================
 """
 
+import glob
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -74,6 +82,7 @@ BOOT_BYTES: Final = 16
 _BECOMES: Final = b"becomes"
 _CLOSED: Final = re.compile(r"(?P<name>.+)-(?P<number>\d{6})\.parquet")
 _TAIL_SUFFIX: Final = ".tail.arrows"
+_SMALL_MAX: Final = 64
 _WORD: Final = pa.dictionary(pa.int16(), pa.string())
 
 SCHEMA: Final = pa.schema(
@@ -103,15 +112,21 @@ SCHEMA: Final = pa.schema(
 class EventKind(StrEnum):
     """The vocabulary of the ``event`` column."""
 
+    STARTED = "started"
     SUBMITTED = "submitted"
     ABANDONED = "abandoned"
     DELIVERED = "delivered"
+    HELD = "held"
     RETRACTED = "retracted"
     APPLIED = "applied"
+    REPLIED = "replied"
     LEVEL = "level"
     VIEW = "view"
+    LOCK = "lock"
     RESTORED = "restored"
     ENDED = "ended"
+    HALTED = "halted"
+    GAP = "gap"
     CRASHED = "crashed"
 
 
@@ -168,20 +183,29 @@ class Recorder:
     """Writes one named recording into a directory.
 
     Rows gather in memory until ``rows_per_flush`` or ``flush()``; then they are in the tail and
-    survive the process. ``rotate()`` makes them a closed file, which survives the machine.
+    survive the process. ``rotate()`` makes them a closed file, which survives the machine. Closed files
+    above ``bytes_max`` go, the oldest first; the newest stays.
     """
 
     def __init__(
-        self, directory: Path, name: str, *, rows_per_flush: int = 1_000, rows_per_file: int = 100_000
+        self,
+        directory: Path,
+        name: str,
+        *,
+        rows_per_flush: int = 1_000,
+        rows_per_file: int = 100_000,
+        bytes_max: int | None = None,
     ) -> None:
         self.directory = directory
         self.name = name
         self.rows_per_flush = rows_per_flush
         self.rows_per_file = rows_per_file
+        self.bytes_max = bytes_max
         directory.mkdir(parents=True, exist_ok=True)
         self._tail_path = directory / f"{name}{_TAIL_SUFFIX}"
         self._waiting: list[Row] = []
         self._batches: list[pa.RecordBatch] = []
+        self._small = 0  # batches at the end that are not put together yet
         self._rows = 0
         self._file: BinaryIO | None = None
         self._stream: pa.RecordBatchStreamWriter | None = None
@@ -198,6 +222,10 @@ class Recorder:
             return
         batch = _batch(self._waiting)
         self._waiting = []
+        self.write(batch)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Hand rows that are columns already to the operating system, behind all others."""
         if self._stream is None:
             self._open_tail()
         assert self._stream is not None
@@ -206,6 +234,9 @@ class Recorder:
         self._file.flush()
         self._batches.append(batch)
         self._rows += batch.num_rows
+        self._small += 1
+        if self._small == _SMALL_MAX:
+            self._put_together()
         if self._rows >= self.rows_per_file:
             self.rotate()
 
@@ -222,17 +253,42 @@ class Recorder:
         self._stream = self._file = None
         self._tail_path.unlink()
         self._batches = []
-        self._rows = 0
+        self._rows = self._small = 0
+        self._retain()
         return path
+
+    def _put_together(self) -> None:
+        """A batch of one row takes as much memory as one of hundreds."""
+        small = pa.Table.from_batches(self._batches[-_SMALL_MAX:], SCHEMA)
+        self._batches[-_SMALL_MAX:] = small.unify_dictionaries().combine_chunks().to_batches()
+        self._small = 0
 
     def close(self) -> None:
         self.rotate()
+
+    def abandon(self) -> None:
+        """Write nothing more. What the tail holds stays, for whoever reads it or takes up the name."""
+        file, self._file, self._stream = self._file, None, None
+        if file is not None:
+            with suppress(OSError):
+                file.close()
 
     # -- files -----------------------------------------------------------------------------------
 
     def _next_path(self) -> Path:
         numbers = [number for path, name, number in _closed_files(self.directory) if name == self.name]
         return self.directory / f"{self.name}-{max(numbers, default=0) + 1:06}.parquet"
+
+    def _retain(self) -> None:
+        if self.bytes_max is None:
+            return
+        own = [path for path, name, _ in _closed_files(self.directory) if name == self.name]
+        size = sum(path.stat().st_size for path in own)
+        for path in own[:-1]:
+            if size <= self.bytes_max:
+                break
+            size -= path.stat().st_size
+            path.unlink()
 
     def _open_tail(self) -> None:
         schema = SCHEMA.with_metadata({_BECOMES: self._next_path().name.encode()})
@@ -256,7 +312,10 @@ class Recorder:
         return path
 
     def _close_leftover(self) -> None:
-        """A predecessor of this name died: what its tail holds becomes a closed file."""
+        """A predecessor of this name died: what its tail holds becomes a closed file, and what never became
+        one goes."""
+        for path in self.directory.glob(f"{glob.escape(self.name)}-??????.tmp"):
+            path.unlink()
         if not self._tail_path.exists():
             return
         tail = _read_tail(self._tail_path)

@@ -71,6 +71,7 @@ class Recovery:
         self.decision: Order | None = None  # decided install we cannot enter yet
         self.decided_here: Order | None = None  # decided by our own count of acceptances
         self._poll_round = 0
+        self.suspected: tuple[SiteId, ...] = ()  # in the last poll; nobody: the ring does not move
         self.enter_epoch()
 
     def enter_epoch(self) -> None:
@@ -131,11 +132,17 @@ class Recovery:
 
     # -- the poll (R4) -----------------------------------------------------------------------------
 
+    @property
+    def polls(self) -> int:
+        """How many were begun so far."""
+        return self._poll_round
+
     def start_poll(self) -> None:
         """Ask whether others see it too; without a majority that does, nothing is frozen."""
         if self._polling or self.site.fenced:
             return
         self._polling = True
+        self.site.count("polls")
         self._poll_tries = 0
         self._poll_round += 1
         self._agreeing = {self.site.me: None}
@@ -150,7 +157,8 @@ class Recovery:
             return
         if self._poll_agreed():
             return
-        poll = Poll(site.head(), self._poll_round, self.detection.suspects())
+        self.suspected = self.detection.suspects()
+        poll = Poll(site.head(), self._poll_round, self.suspected)
         site.multicast_to(self._whom_to_ask(), poll)
         site.arm(Timer.POLL, self.rtt.rto << min(self._poll_tries - 1, POLL_DOUBLINGS))
 
@@ -159,7 +167,7 @@ class Recovery:
         agrees = (
             site.fenced
             or self.detection.stalled()
-            or self.detection.has_restarted(poll.head.sender)
+            or (poll.head.sender in site.view.ring and self.detection.has_restarted(poll.head.sender))
             or any(self._shares(suspect) for suspect in poll.suspects if suspect != site.me)
         )
         site.unicast(poll.head.sender, PollReply(site.head(), poll.round, agrees))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def bring_back(engine: "Engine", ledger: Ledger) -> None:
     """Take up the life that ``ledger`` tells of. Our own restart is suspicion: who was in the ring polls at
-    once."""
+    once. Nobody waits for one that had retired from it."""
     site = engine.site
     _check(site, ledger)
     _restore(site, ledger)
@@ -49,9 +49,9 @@ def bring_back(engine: "Engine", ledger: Ledger) -> None:
         engine.membership.may_promote()
     else:
         site.out.append(RequestState(site.queue.started_at + 1, site.chain, site.view.electorate))
-    if site.epoch:
+    if site.epoch and site.in_ring:
         engine.recovery.start_poll()
-    else:  # whether the birth can still come about, only the other founders can tell
+    elif not site.epoch:  # whether the birth can still come about, only the other founders can tell
         engine.birth.fire()
 
 

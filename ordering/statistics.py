@@ -13,7 +13,7 @@ from ordering.config import MS
 from ordering.effects import Accepted, Deliver, Delivery, Effect, LevelReached, Retract
 from ordering.engine import Engine
 from ordering.qos import Level
-from ordering.views import SiteId, ViewId
+from ordering.views import NO_SITE, SiteId, ViewId
 
 LATENCY_BUCKETS: Final = 64
 # Submissions whose latency is being measured; beyond that they go unmeasured.
@@ -52,6 +52,18 @@ class WindowStats(msgspec.Struct, frozen=True):
     waiting: int  # calls of ``submit_when_free`` that wait for room
 
 
+class MemberStats(msgspec.Struct, frozen=True):
+    """A member of the view as this site knows it, itself among them. ``received`` and ``held`` are what it
+    has stated in this epoch, ``silent_ns`` how long ago it was last heard."""
+
+    site: SiteId
+    boot: int
+    address: str
+    received: int
+    held: int
+    silent_ns: int
+
+
 class GroupStats(msgspec.Struct, frozen=True):
     """One membership. ``latency`` counts submissions by the time until a majority held all of their
     messages: bucket *i* has those of fewer than 2 to the *i* nanoseconds, and at least half of that."""
@@ -68,6 +80,10 @@ class GroupStats(msgspec.Struct, frozen=True):
     delivered: int
     latency: tuple[int, ...]
     counters: dict[str, int]
+    backlog_bytes: int  # delivered, and reported as not taken by the application
+    polls: int  # how often the others were asked whether they miss somebody too
+    token: SiteId  # who the last block that is here names; 0: nobody yet
+    members: tuple[MemberStats, ...]
 
 
 class DriverStats(msgspec.Struct, frozen=True):
@@ -182,4 +198,24 @@ def group_stats(engine: Engine, tally: Tally, waiting: int) -> GroupStats:
         tally.delivered,
         tuple(tally.latency),
         dict(site.counters),
+        site.backlog,
+        engine.recovery.polls,
+        NO_SITE if site.queue.tail is None else site.queue.tail.next_site,
+        () if site.outside else _members(engine),
+    )
+
+
+def _members(engine: Engine) -> tuple[MemberStats, ...]:
+    site = engine.site
+    stability, heard = site.stability, engine.detection.last_heard
+    return tuple(
+        MemberStats(
+            member.site,
+            member.boot,
+            member.address,
+            site.queue.frontier if member.site == site.me else stability.received.get(member.site, 0),
+            site.held if member.site == site.me else stability.held.get(member.site, 0),
+            0 if member.site == site.me else max(site.now - heard.get(member.site, site.now), 0),
+        )
+        for member in site.view.members
     )

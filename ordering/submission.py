@@ -107,6 +107,10 @@ class Submission:
                 f"group {site.config.group!r}: this site is {site.state.value}; submit after the first"
                 " InstallView, or start a new engine and join"
             )
+        if site.retiring:
+            raise NotMember(
+                f"group {site.config.group!r}: this site retires; submit elsewhere, or when it is back"
+            )
         self._check_qos(request.qos)
         self.requests.check(request)
         size = self._check_messages(request.messages)
@@ -131,6 +135,10 @@ class Submission:
         """Messages and bytes in the window: not sent, not ordered, or not confirmed."""
         one, other = self.outbox, self.lanes.outbox
         return one.messages + other.messages, one.bytes + other.bytes
+
+    def is_final(self) -> bool:
+        """Whether nothing that was accepted can be lost with this site any more."""
+        return self.occupied() == (0, 0) and not self._placed
 
     def _fits(self, messages: int, size: int) -> bool:
         config = self.site.config

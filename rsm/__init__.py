@@ -38,7 +38,7 @@ from rsm.errors import (
 from rsm.locks import Grant
 from rsm.proxy import Consistency, DetailedProxy, Fresh, Proxy, Result
 from rsm.replica import Replica
-from rsm.state_machine import Context, GroupView, Since, StateMachine, command, query
+from rsm.state_machine import Context, GroupView, Since, StateMachine, command, detached, query
 
 __all__ = [
     "BlockingClient",
@@ -74,5 +74,6 @@ __all__ = [
     "StateLost",
     "StateMachine",
     "command",
+    "detached",
     "query",
 ]

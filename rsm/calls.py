@@ -8,11 +8,13 @@ loop travel together. The replies come from this replica's own executor.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from time import monotonic_ns
 from typing import Final, TypeAlias
 
 from ordering.errors import MessageTooLarge, NotMember, Overloaded, SubmitError
 from rsm import envelope
 from rsm.errors import OutcomeUnknown, Refusal, Refused, RsmError
+from rsm.histogram import Histogram
 from rsm.sessions import Answer
 
 BATCH_MESSAGES: Final = 4096
@@ -28,7 +30,7 @@ SendFar: TypeAlias = Callable[[int, bytes], None]
 class Call:
     """A message of ours on its way. ``number`` is 0 for those outside the session."""
 
-    __slots__ = ("command", "future", "message", "must", "number", "session", "tries")
+    __slots__ = ("asked", "command", "future", "message", "must", "number", "session", "tries")
 
     def __init__(self, command: object, message: bytes, future: "asyncio.Future[Answer]") -> None:
         self.command = command  # None: ``message`` goes as it is
@@ -38,6 +40,7 @@ class Call:
         self.number = 0
         self.tries = 0
         self.must = False  # be sent, whoever refuses it now
+        self.asked = 0  # when, if somebody wants to know
 
 
 class Calls:
@@ -54,6 +57,7 @@ class Calls:
         bytes_max: int,
         packet_bytes: int = 0,
         send_far: SendFar | None = None,
+        latency: Histogram | None = None,
     ) -> None:
         self._language = language
         self._submit = submit
@@ -63,6 +67,8 @@ class Calls:
         self._send_far = send_far  # takes what is above ``packet_bytes``
         self._near_bytes = packet_bytes if send_far is not None else bytes_max
         self._far = 0  # the last sequence number of such a call; they count down
+        self._latency = latency  # of commands, from the call to the answer
+        self._turn_ns = 0
         self._session = 0
         self._opening = False
         self._next = 1
@@ -80,11 +86,21 @@ class Calls:
     def outstanding(self) -> int:
         return len(self._outbox) + len(self._sent)
 
+    def identity(self, seq: int) -> tuple[int | None, int | None]:
+        """Session and number of what was sent under this sequence number and has no answer, if it has any."""
+        call = self._sent.get(seq)
+        return (None, None) if call is None or not call.number else (call.session, call.number)
+
     # -- the application's side ------------------------------------------------------------------
 
     def execute(self, command: object) -> "asyncio.Future[Answer]":
         """``command`` is bound, or raw bytes."""
-        return self._put(Call(command, b"", self._loop.create_future()))
+        call = Call(command, b"", self._loop.create_future())
+        if self._latency is not None:
+            if self._flushing is None:  # the first of this turn of the loop; the others share its time
+                self._turn_ns = monotonic_ns()
+            call.asked = self._turn_ns
+        return self._put(call)
 
     def send(self, message: bytes) -> "asyncio.Future[Answer]":
         """A message as it is, outside the session: it may be executed twice, or not at all."""
@@ -210,7 +226,7 @@ class Calls:
 
     def _take_batch(self) -> list[Call]:
         batch: list[Call] = []
-        size = 0
+        size = acknowledged = 0
         outbox, numbered = self._outbox, self._numbered
         while outbox and len(batch) < self._most and size < BATCH_BYTES:
             call = outbox[0]
@@ -227,7 +243,8 @@ class Calls:
                     call.session, call.number = self._session, self._next
                     self._next += 1
                     numbered[call.number] = call
-                acknowledged = next(iter(numbered)) - 1
+                if not acknowledged:
+                    acknowledged = next(iter(numbered)) - 1  # the oldest stays the oldest
                 call.message = self._language.encode(call.session, call.number, acknowledged, call.command)
             outbox.popleft()
             if len(call.message) > self._bytes_max:
@@ -289,10 +306,12 @@ class Calls:
         repeats: dict[int, int],
         *,
         once: bool = True,
-    ) -> None:
+    ) -> int:
         """Messages of this membership were applied; ``repeats`` were executed before, elsewhere. ``once``:
-        nobody can have ordered a copy of them."""
+        nobody can have ordered a copy of them. Returns how many of them were calls that waited here."""
         sent = self._sent
+        asked = alike = 0  # calls of one turn, one behind the other
+        before = len(sent)
         for offset, reply in enumerate(replies):
             call = sent.pop(first_seq + offset, None)
             if call is None:
@@ -302,9 +321,19 @@ class Calls:
                 if reply == _SESSION_UNKNOWN:
                     self._go_on_in_another_session(call, once=once)
                     continue
+            if call.asked != asked:
+                self._measured(asked, alike)
+                asked, alike = call.asked, 0
+            alike += 1
             if not call.future.done():
                 ts = first_ts + offset
                 call.future.set_result(Answer(repeats.get(ts, ts) if repeats else ts, reply))
+        self._measured(asked, alike)
+        return before - len(sent)
+
+    def _measured(self, asked: int, count: int) -> None:
+        if self._latency is not None and asked and count:
+            self._latency.note(monotonic_ns() - asked, count)
 
     def _go_on_in_another_session(self, call: Call, *, once: bool) -> None:
         """Ours has ended, unused for long. A call that was sent once has certainly not been executed."""

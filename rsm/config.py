@@ -9,6 +9,7 @@
     key_file = "group.key"
     mode = "durable"
     data = "/var/lib/rsm/orders"
+    metrics = "127.0.0.1:9401"
 
     [ring]                      # any setting of the ordering engine
     suspect_ms = 250
@@ -46,11 +47,19 @@ class ReplicaConfig(BaseSettings):
     database: Annotated[str | None, Field(description="An SQLAlchemy URL; none: SQLite in data.")] = None
     key_file: Annotated[Path | None, Field(description="Group keys, one to the line, in hex.")] = None
     insecure: Annotated[bool, Field(description="Without keys: packets in plain, on purpose.")] = False
-    snapshot_bytes: Annotated[int, Field(ge=1, description="Log between two snapshots.")] = 64 << 20
+    snapshot_bytes: Annotated[int, Field(ge=1, description="Log between two snapshots, at least.")] = 64 << 20
+    transfer_bytes_per_s: Annotated[
+        int, Field(ge=0, description="At most so much of a state is sent; 0: no limit.")
+    ] = 0
     outstanding_max: Annotated[int, Field(ge=1, description="Own calls without an answer.")] = 16_384
     message_bytes_max: Annotated[int, Field(ge=64, description="The largest call, encoded.")] = 1 << 20
     session_ms: Annotated[int, Field(ge=1, description="A session ends when idle so long.")] = 600_000
     sessions_max: Annotated[int, Field(ge=1, description="Sessions of the whole group.")] = 10_000
+    metrics: Annotated[str, Field(description="Where to serve /metrics and /healthz; none: nowhere.")] = ""
+    recording: Annotated[Path | None, Field(description="Where to record what it does; none: nowhere.")] = (
+        None
+    )
+    recording_bytes_max: Annotated[int, Field(ge=1, description="Closed recordings that are kept.")] = 1 << 30
     ring: Annotated[dict[str, Any], Field(description="Settings of the ordering engine.")] = {}
 
     @classmethod
@@ -63,7 +72,7 @@ class ReplicaConfig(BaseSettings):
             raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{path}: is no TOML: {error}") from None
-        for name in ("data", "key_file"):
+        for name in ("data", "key_file", "recording"):
             if name in read:
                 read[name] = path.parent / str(read[name])
         try:
@@ -81,6 +90,11 @@ class ReplicaConfig(BaseSettings):
             raise ValueError('mode: "memory" writes nothing; leave out data and database, or say "durable"')
         if self.key_file is None and not self.insecure:
             raise ValueError("key_file: there is none; make one with `openssl rand -hex 32`, or set insecure")
+        if self.metrics:
+            try:
+                parse_endpoint(self.metrics, "metrics")
+            except ConfigurationError as error:
+                raise ValueError(str(error)) from None
         check_ring(self.ring)
         return self
 

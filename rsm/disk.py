@@ -5,18 +5,20 @@ over: the next one begins with an empty log (``docs/durability.md``).
 """
 
 import asyncio
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
 
 from ordering.records import Ledger, Record
 from rsm.config import ReplicaConfig
-from rsm.storage import Store, Writer
+from rsm.executor import Executor
+from rsm.logs import logger
+from rsm.pace import unwatched
+from rsm.storage import StorageStats, Store, Writer
 from rsm.storage.errors import StorageError
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 _DIGEST_BYTES: Final = 4
 
@@ -27,6 +29,19 @@ class Came(msgspec.Struct, frozen=True):
     ledger: Ledger | None = None
     snapshot: list[bytes] | None = None
 
+    def restore(self, executor: Executor) -> None:
+        """From the snapshot, if there is one. What was read of it is let go, so that it does not stand beside
+        the state it becomes."""
+        if self.snapshot is not None:
+            self.snapshot.reverse()
+            with unwatched():
+                executor.restore(_drained(self.snapshot))
+
+
+def _drained(held: list[bytes]) -> Iterator[bytes]:
+    while held:
+        yield held.pop()
+
 
 class Disk:
     def __init__(self, config: ReplicaConfig) -> None:
@@ -34,7 +49,9 @@ class Disk:
         self._directory = config.data
         self._url = config.database
         self._group = config.group
+        self._snapshot_bytes = config.snapshot_bytes
         self._loop = asyncio.get_running_loop()
+        self.stats = StorageStats()
         self._writer: Writer | None = None
         self._answers: dict[int, Callable[[StorageError | None], None]] = {}
         self._saving = asyncio.Lock()
@@ -42,7 +59,7 @@ class Disk:
     async def open(self) -> Came:
         """Take the directory, and read and verify what is there."""
         store, came = await asyncio.to_thread(self._open)
-        self._writer = Writer(store, self._loop, self._answer)
+        self._writer = Writer(store, self._loop, self._answer, stats=self.stats)
         return came
 
     def _open(self, *, wipe: bool = False) -> tuple[Store, Came]:
@@ -50,13 +67,13 @@ class Disk:
         try:
             restored = store.restore()
             for note in restored.notes:
-                log.warning("%s: %s", self._directory, note)
+                log.warning("the log was mended", group=self._group, data=str(self._directory), what=note)
             if restored.amnesiac is not None:
                 log.error(
-                    "%s: %s: this site has forgotten what it claimed; it begins anew, and takes the state"
-                    " from the others",
-                    self._directory,
-                    restored.amnesiac,
+                    "this site has forgotten what it claimed; it begins anew",
+                    group=self._group,
+                    data=str(self._directory),
+                    why=restored.amnesiac,
                 )
             if wipe or restored.amnesiac is not None or restored.ledger.began is None:
                 store.wipe()  # also of a snapshot without a log: a state that was taken over too late
@@ -71,10 +88,10 @@ class Disk:
         """The site is over, and its log with it."""
         await self.close()
         store, _ = await asyncio.to_thread(lambda: self._open(wipe=True))
-        self._writer = Writer(store, self._loop, self._answer)
+        self._writer = Writer(store, self._loop, self._answer, stats=self.stats)
 
     async def close(self) -> None:
-        """Finish what was handed over."""
+        """Finish the log; a snapshot that is being saved is left out."""
         writer, self._writer = self._writer, None
         if writer is not None:
             await asyncio.to_thread(writer.close)
@@ -96,9 +113,19 @@ class Disk:
         if done is not None:
             done(error)
 
-    async def save(self, ts: int, chunks: list[bytes], digest: int) -> None:
-        """Save a snapshot, one at a time; it is synced when this returns."""
-        writer = self._writer
+    @property
+    def tenure(self) -> object:
+        """Stands for the membership whose disk this is; another when it was emptied."""
+        return self._writer
+
+    def wants_snapshot(self, unsaved: int) -> bool:
+        """Whether so many bytes of log are enough: however large the state is, snapshots write no more than
+        the log does."""
+        return unsaved >= max(self._snapshot_bytes, self.stats.snapshot_bytes)
+
+    async def save(self, ts: int, chunks: Iterable[bytes], digest: int, tenure: object) -> None:
+        """Save a snapshot, one at a time; it is synced when this returns. ``tenure`` is from when the state
+        was looked at. The chunks are read in another thread."""
         async with self._saving:
             saved: asyncio.Future[None] = self._loop.create_future()
 
@@ -110,7 +137,8 @@ class Disk:
                 else:
                     saved.set_exception(error)
 
-            if writer is None or self._writer is not writer:
+            writer = self._writer
+            if writer is None or writer is not tenure:
                 raise StorageError("the disk was closed, or emptied for another membership")
             writer.save_snapshot(ts, chunks, digest.to_bytes(_DIGEST_BYTES, "big"), done)
             await saved

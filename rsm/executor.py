@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import google_crc32c
 import msgspec
+from msgspec.structs import astuple
 
 from ordering.effects import Delivery
 from ordering.views import SiteId, View, majority_of
@@ -220,6 +221,8 @@ class Executor:
             # Who does not have the command yet cannot read it; what it says must be said by all.
             return _UNREADABLE
         try:
+            if method.is_plain and method.newest <= version:  # most are, and it takes half the time
+                return envelope.encode_result(method.function(self.machine, *astuple(command)))
             if not method.mark.atomic:
                 return envelope.encode_reply(
                     envelope.OkEncoded(method.invoke(self.machine, command, version)),
@@ -379,14 +382,7 @@ class Executor:
 
     def restore(self, chunks: Iterable[bytes]) -> None:
         """Into a new machine."""
-        source = iter(chunks)
-        header, rest = _read_header(source)
-        try:
-            group = msgspec.msgpack.decode(header, type=Group)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise StateLost(f"the snapshot's header cannot be read: {error}") from None
-        if group.format != FORMAT:
-            raise StateLost(f"the snapshot has format {group.format}, this release reads {FORMAT}")
+        group, state = opened(chunks)
         self.group = group
         self.sessions = Sessions(group.limits)
         self.sessions.load(group.sessions)
@@ -395,10 +391,30 @@ class Executor:
         self._checkpoint_at = (group.applied // CHECKPOINT_SLOTS + 1) * CHECKPOINT_SLOTS
         self.check_machine()
         try:
-            self.machine.restore(_joined(rest, source))
+            self.machine.restore(state)
         except Exception as error:
             raise StateLost(f"{self.catalogue.name}.restore: {type(error).__name__}: {error}") from error
         self._adopt()
+
+
+def opened(chunks: Iterable[bytes]) -> tuple[Group, Iterator[bytes]]:
+    """What a snapshot has beside the machine's state, and that state."""
+    source = iter(chunks)
+    header, rest = _read_header(source)
+    try:
+        group = msgspec.msgpack.decode(header, type=Group)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise StateLost(f"the snapshot's header cannot be read: {error}") from None
+    if group.format != FORMAT:
+        raise StateLost(f"the snapshot has format {group.format}, this release reads {FORMAT}")
+    return group, _joined(rest, source)
+
+
+def closed(group: Group, state: Iterable[bytes]) -> Iterator[bytes]:
+    """The reverse."""
+    header = msgspec.msgpack.encode(group)
+    yield _HEADER.pack(len(header)) + header
+    yield from state
 
 
 def _read_header(source: Iterator[bytes]) -> tuple[bytes, bytes]:

@@ -14,7 +14,6 @@ If a connection breaks, another replica is asked the same. Whatever reaches the 
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Iterator
 from random import Random
 from struct import Struct as Layout
@@ -30,11 +29,12 @@ from rsm.calls import Call, Calls
 from rsm.envelope import FETCH, REFUSED, Language, Unread, too_large
 from rsm.errors import OutcomeUnknown, Refusal, RsmError
 from rsm.executor import Executor
+from rsm.logs import logger
 from rsm.quality import Held
 from rsm.sessions import Answer
 from rsm.transfer import CallWanted, HoldersWanted, Peer
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 ANSWERS_MAX: Final = 32  # at once, of one replica: the rest of its connections is for the others' questions
 ANSWER_SECONDS: Final = 30.0
@@ -102,7 +102,7 @@ class Desk:
             for part in found:
                 await stream.send(part)
         except (TimeoutError, OrderingError, RsmError) as error:
-            log.info("a call over the bulk channel was not answered: %s", error)
+            log.debug("a call over the bulk channel was not answered", error=str(error))
         finally:
             self._busy -= 1
 
@@ -128,12 +128,12 @@ class Desk:
             return None
         kept = host.executor.sessions.reply_to(read.session, read.number)
         if kept is not None:
-            return FarAnswer(*kept)
+            return FarAnswer(kept.ts, kept.reply)
         if wanted.ts:
             return FarAnswer(wanted.ts, REFUSED[Refusal.SESSION_UNKNOWN])
         call = host.forward(wanted.message)
         answer = await call.future
-        return FarAnswer(*answer, once=call.tries == 1)
+        return FarAnswer(answer.ts, answer.reply, once=call.tries == 1)
 
     def _bounded(self, answer: Answer) -> FarAnswer:
         most = self._host.executor.group.limits.reply_bytes_max

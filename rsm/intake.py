@@ -11,26 +11,53 @@ _Waiting: TypeAlias = Delivery | InstallView | Tick
 
 
 class Intake:
-    """Holds back what is not final. Until the state is here (``ready``) everything waits."""
+    """Holds back what is not final. Until the state is here (``ready``) everything waits, and while a picture
+    of it is taken (``hold``)."""
 
     def __init__(self, executor: Executor, *, ready: bool) -> None:
         self.executor = executor
         self.ready = ready
         self.majority = 0
         self.stable = 0
+        self.backlog = 0  # bytes of what waits
+        self._holds = 0
         self._waiting: deque[_Waiting] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """Deliveries, views and ticks that are not executed yet."""
+        return len(self._waiting)
 
     def hear(self, effect: Effect) -> None:
         match effect:
             case Deliver(_, deliveries):
-                self._waiting.extend(each for each in deliveries if each.first_ts)
+                for each in deliveries:
+                    if each.first_ts:
+                        self._waiting.append(each)
+                        self.backlog += _size(each)
             case InstallView() | Tick():
                 self._waiting.append(effect)
             case LevelReached(majority, stable):
                 self.majority, self.stable = majority, stable
             case Retract(after):
                 while self._waiting and _slot(self._waiting[-1]) > after:
-                    self._waiting.pop()
+                    self.backlog -= _size(self._waiting.pop())
+
+    @property
+    def runs(self) -> bool:
+        return self.ready and not self._holds
+
+    @property
+    def is_current(self) -> bool:
+        """Whether all that is final was executed."""
+        return self.runs and not (self._waiting and _slot(self._waiting[0]) <= self.majority)
+
+    def hold(self) -> None:
+        """Execute nothing until ``release``."""
+        self._holds += 1
+
+    def release(self) -> None:
+        self._holds -= 1
 
     def replace(self, executor: Executor) -> None:
         """A state was taken over. What it contains and waits here is passed over when its turn comes."""
@@ -38,19 +65,25 @@ class Intake:
         self.ready = True
 
     def run(self) -> Iterator[tuple[Delivery, list[bytes]]]:
-        """Apply what is final; yields each delivery with its replies."""
-        if not self.ready:
+        """Apply what is final; yields each delivery with its replies. It may be left at any of them, and be
+        run again for the rest."""
+        if not self.runs:
             return
         executor, waiting, majority = self.executor, self._waiting, self.majority
         while waiting and _slot(waiting[0]) <= majority:
             match waiting.popleft():
                 case Delivery() as delivery:
+                    self.backlog -= _size(delivery)
                     yield delivery, executor.deliver(delivery)
                 case InstallView(ts, chain, view, time, locks_only):
                     executor.install(ts, chain, view, time, locks_only=locks_only)
                 case Tick(ts, time):
                     executor.pass_slot(ts, time)
         executor.pass_slot(majority, 0)
+
+
+def _size(waiting: _Waiting) -> int:
+    return sum(map(len, waiting.messages)) if isinstance(waiting, Delivery) else 0
 
 
 def _slot(waiting: _Waiting) -> int:

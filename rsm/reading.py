@@ -70,3 +70,31 @@ class Reads:
             if not future.done():
                 future.set_exception(NotMember(f"this replica has stopped: {error}"))
         self._asked.clear()
+
+
+class Reached:
+    """Who waits until so much is executed."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    def when(self, ts: int, applied: int) -> "asyncio.Future[None]":
+        """Done when everything up to slot ``ts`` is executed; cancelled if that will not be."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if applied >= ts:
+            future.set_result(None)
+        else:
+            self._waiting.append((ts, future))
+        return future
+
+    def reached(self, applied: int) -> None:
+        if not self._waiting:
+            return
+        for ts, future in self._waiting:
+            if ts <= applied and not future.done():
+                future.set_result(None)
+        self._waiting = [item for item in self._waiting if not item[1].done()]
+
+    def cancel(self) -> None:
+        for _, future in self._waiting:
+            future.cancel()

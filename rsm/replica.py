@@ -11,10 +11,10 @@ under their own numbers, so that none is executed twice.
 """
 
 import asyncio
-import logging
 import secrets
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from time import monotonic
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -46,7 +46,6 @@ from ordering.events import (
     ReadRequested,
     Reply,
     ReplyRequested,
-    SnapshotSaved,
     StateTransferred,
 )
 from ordering.naming import group_id
@@ -55,34 +54,38 @@ from ordering.records import Record
 from ordering.transports.addresses import parse_address, parse_endpoint
 from ordering.transports.bulk_tcp import BulkServer, BulkStream, serve_bulk
 from ordering.views import Member
-from rsm import envelope, transfer
+from rsm import envelope, operations, transfer
 from rsm.calls import Call as OwnCall
 from rsm.calls import Calls
 from rsm.config import ReplicaConfig
+from rsm.departure import Departure, Going
 from rsm.disk import Came, Disk
+from rsm.divergence import explained, first_difference
 from rsm.envelope import Checkpoint, Language
 from rsm.errors import Diverged, Halted, MachineError, OutcomeUnknown, RsmError
 from rsm.executor import Executor
 from rsm.far_calls import Desk, fitting
+from rsm.handover import Handover
 from rsm.intake import Intake
 from rsm.locks import Grant, Locks
 from rsm.methods import Catalogue, Method
+from rsm.pages import Pages
 from rsm.proxy import Consistency, Proxy, Reading
 from rsm.quality import Held, Holders
-from rsm.reading import Reads
+from rsm.reading import Reached, Reads
 from rsm.sessions import Answer
 from rsm.state_machine import StateMachine
-from rsm.status import ReplicaStatus, Standing, members_of
+from rsm.status import ReplicaStatus, Standing
 from rsm.storage.errors import StorageError
 from rsm.transfer import Offer, Peer, Results, StateWanted
-
-log = logging.getLogger(__name__)
+from rsm.watch import Watch
 
 M = TypeVar("M", bound=StateMachine)
 REJOIN_SECONDS: Final = 0.2
 TRANSFER_RETRY_SECONDS: Final = 0.05
 DONOR_SECONDS: Final = 5.0
 DRAIN_SECONDS: Final = 5.0
+TURN_SECONDS: Final = 0.01  # of executing, before the event loop turns
 _PORT_TRIES: Final = 20
 
 
@@ -101,6 +104,7 @@ class Replica(Generic[M]):
         self._boot = secrets.randbits(128)  # of the bulk channel
         self._opened = False
         self._stopping = False
+        self._going: Going | None = None
         self._driver: Driver
         self._bulk: BulkServer
         self._calls: Calls
@@ -116,12 +120,17 @@ class Replica(Generic[M]):
         self._wanted: RequestState | None = None
         self._disk_error: StorageError | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # until so much is applied
+        self._applied = Reached()
         self._over: asyncio.Future[None]
         self._disk: Disk | None = None
         self._came = Came()
         self._unsaved = 0  # bytes executed since the last snapshot was begun
+        self._saving = False
         self._told: tuple[int, int] | None = None  # the last checkpoint that the others were told
+        self._watch = Watch(config)
+        self._handover = Handover(config, self._resume, self._watch)
+        self.gifts = self._handover.gifts
+        self._pages: list[Pages] = []
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -172,6 +181,8 @@ class Replica(Generic[M]):
                 await self._bulk.close()
                 raise
         self._opened = True
+        self._watch.opened(self.address, self.catalogue.name)
+        self._pages = await self._watch.show(self.status, self._driver.stats, self._disk)
 
     def _prepare(self, loop: asyncio.AbstractEventLoop) -> None:
         """Before the first stranger can ask how we stand."""
@@ -183,6 +194,7 @@ class Replica(Generic[M]):
             loop,
             outstanding_max=self.config.outstanding_max,
             bytes_max=self.config.message_bytes_max,
+            latency=self._watch.latency,
         )
         self._reads = Reads(self._ask_read, loop)
         self._holders = Holders(self._ask_holders, loop)
@@ -224,13 +236,15 @@ class Replica(Generic[M]):
         """Returns when the replica was stopped, and raises why if it stopped by itself."""
         await asyncio.shield(self._over)
 
-    async def stop(self) -> None:
-        """Wait for own calls, though not for ever, and go. To the others this replica has crashed."""
+    async def stop(self) -> Departure:
+        """Wait for own calls and leave the ring, though not for ever, and go."""
+        departure = Departure.OUTSIDE
         if not self._opened or self._stopping:
-            return
+            return departure
         self._stopping = True
         if self._group is not None and not self._group.is_over and not self._over.done():
-            await self._calls.drained(DRAIN_SECONDS)
+            self._going = Going(self._group, self._calls, DRAIN_SECONDS)
+            departure = await self._going.end()
         self._fail(NotMember("this replica was stopped"))
         self._driver.close()
         for task in self._tasks:
@@ -239,6 +253,14 @@ class Replica(Generic[M]):
         await self._bulk.close()
         if self._disk is not None:
             await self._disk.close()
+        self._handover.close()
+        await self._watch.stopped(self._pages)
+        return departure
+
+    def hurry(self) -> None:
+        """A ``stop`` that is under way waits for nothing more: to the others this replica has crashed."""
+        if self._going is not None:
+            self._going.hurry()
 
     def _begin(self, came: Came, *, ready: bool) -> None:
         """A membership, the first one or another."""
@@ -247,14 +269,15 @@ class Replica(Generic[M]):
         config = self.config.engine(founders, others)
         self._minority_ms = config.minority_ms
         executor = self._new_executor()
-        if came.snapshot is not None:
-            executor.restore(came.snapshot)
+        came.restore(executor)
         self._intake = Intake(executor, ready=ready)
         self._announced = False
         self._wanted = None
         self._unsaved = 0
         founder = self.address in founders
         self._group = self._driver.join(config, self._listen, founder=founder, ledger=came.ledger)
+        how = "disk" if came.ledger is not None else "founder" if founder else "joiner"
+        self._watch.begins(self._group, how, config.suspect_ms)
 
     def _try_snapshot(self) -> None:
         """A state that cannot be saved is found out here, and not when another replica needs it."""
@@ -271,12 +294,16 @@ class Replica(Generic[M]):
     # -- what the group says ---------------------------------------------------------------------
 
     def _listen(self, notices: list[Notice]) -> None:
+        self._watch.hear(notices, self._calls)
         try:
             for notice in notices:
                 self._hear(notice)
             self._apply()
+            if self._group is not None:
+                self._handover.report_backlog(self._intake, self._group)
         except Diverged as error:
             self._stop_serving(error)
+            self._watch.diverged(error)
             self._spawn(self._explain(error))
             raise
         except Exception as error:
@@ -296,6 +323,8 @@ class Replica(Generic[M]):
             case RequestState():
                 self._intake.ready = False
                 self._wanted = notice
+                self._handover.abandon()
+                self._watch.transfer_begins(notice.ts)
                 self._spawn(self._transfer(notice))
             case CallRepeated(call, message):
                 self._apply()  # what was delivered before it, in this very list
@@ -309,13 +338,14 @@ class Replica(Generic[M]):
             case Persist(seq, records):
                 self._persist(seq, records)
             case EndMembership(ending):
-                log.warning("group %s: the membership ended: %s", self.config.group, ending.name)
+                self._watch.ended(ending)
                 self._announced = False
                 self._calls.pause()
                 self._locks.interrupted()
                 self._holders.interrupted()
                 self._intake.ready = False
                 self._wanted = None
+                self._handover.abandon()
                 if ending is Ending.STOPPED:
                     self._fail(self._disk_error or Halted("the disk failed"))
                 elif not self._stopping:
@@ -324,8 +354,10 @@ class Replica(Generic[M]):
                 self._fail(error)
             case _:
                 self._intake.hear(notice)
-                if type(notice) is InstallView and not self._announced:
-                    self._announce(notice)
+                if type(notice) is InstallView:
+                    self._watch.installed(notice)
+                    if not self._announced:
+                        self._announce(notice)
 
     def _announce(self, installed: InstallView) -> None:
         """From the first view on that names this boot messages can be sent."""
@@ -335,6 +367,7 @@ class Replica(Generic[M]):
         if named is None or named.boot != member.boot:
             return
         self._announced = True
+        self._watch.joined(installed.ts)
         if member.site in installed.view.electorate and self._wanted is None:
             self._intake.ready = True  # a voter from the start: this is the group's birth
         self._reads.begin_membership()
@@ -344,28 +377,35 @@ class Replica(Generic[M]):
         """Execute what is final, answer who called, and wake who waited for it."""
         assert self._group is not None
         me, calls = self._group.member.site, self._calls
+        until = monotonic() + TURN_SECONDS
         for delivery, replies in self._intake.run():
+            own = 0
             if delivery.source == me:
-                calls.take(delivery.first_seq, delivery.first_ts, replies, self.executor.repeats)
+                own = calls.take(delivery.first_seq, delivery.first_ts, replies, self.executor.repeats)
             if delivery.owed:
                 self._answer(delivery, replies)
             if self._disk is not None:
                 self._unsaved += sum(map(len, delivery.messages))
+            self._watch.executed(delivery, self.executor, own)
+            if monotonic() >= until:  # it has much to catch up with; the ring has its turn
+                self._handover.catch_up(self._intake)
+                break
         newest = next(reversed(self.executor.own_checkpoints.items()), None)
         if newest is not None and newest != self._told and self._announced:
             self._told = newest
             calls.mention(envelope.encode(Checkpoint(*newest)))
-        if self._unsaved >= self.config.snapshot_bytes:
+        if self._disk is not None and not self._saving and self._disk.wants_snapshot(self._unsaved):
             self._unsaved = 0
+            self._saving = True
             self._spawn(self._save_snapshot())
-        if self._intake.ready:
+        if self._intake.is_current:
             self._reads.end()
-        if self._waiting:
-            applied = self.executor.applied
-            for ts, future in self._waiting:
-                if ts <= applied and not future.done():
-                    future.set_result(None)
-            self._waiting = [item for item in self._waiting if not item[1].done()]
+        self._applied.reached(self.executor.applied)
+
+    def _resume(self, intake: Intake) -> None:
+        """Go on with what waits to be executed."""
+        if intake is self._intake and intake.runs and not self._over.done() and self._group is not None:
+            self._group.tell(always=True)
 
     def _answer(self, delivery: Delivery, replies: list[bytes]) -> None:
         repeats = self.executor.repeats
@@ -391,14 +431,14 @@ class Replica(Generic[M]):
         session, number = getattr(read, "session", 0), getattr(read, "number", 0)
         kept = self.executor.sessions.reply_to(session, number) if number and self._intake.ready else None
         if kept is not None:
-            self._reply([Reply(call, *kept)])
+            self._reply([Reply(call, kept.ts, kept.reply)])
 
     async def _read_again(self, call: Call, query: msgspec.Struct) -> None:
         try:
             answer = await self.read(query)
         except (NoPrimary, NotMember):
             return  # whoever asked asks again, elsewhere
-        self._reply([Reply(call, *answer)])
+        self._reply([Reply(call, answer.ts, answer.reply)])
 
     async def _rejoin(self) -> None:
         """As a new member, with an empty memory and an empty disk: the state comes from the others."""
@@ -414,31 +454,15 @@ class Replica(Generic[M]):
 
     async def _explain(self, error: Diverged) -> None:
         """Ask the others what they have computed, and say where it began."""
-        own = dict(self.executor.results())
         view = self.executor.group.view
         others = [] if view is None else [a for a in view.addresses.values() if a != self.address]
-        found: list[str] = []
-        for address in others:
-            theirs = await self._peer(address).results()
-            differing = [ts for ts, result in theirs if own.get(ts, result) != result]
-            if differing:
-                found.append(f"from {address} at slot {min(differing)}")
-            elif theirs:
-                found.append(f"from {address} at no slot that both remember")
-        said = "; ".join(found) or "no other replica could be asked"
+        said = await first_difference(self.executor.results(), map(self._peer, others))
         try:
             if error.alone and self._disk is not None:  # it comes back as new (R17)
                 await self._disk.wipe()
         except StorageError as failure:
             said += f"; its disk could not be emptied: {failure}"
-        self._fail(
-            Diverged(
-                f"{error}; the first result that differs {said}. A command of {self.catalogue.name} depends"
-                " on something else than the state, its arguments and its context",
-                error.checkpoint,
-                alone=error.alone,
-            )
-        )
+        self._fail(explained(error, said, self.catalogue.name))
 
     def _stop_serving(self, error: Exception) -> None:
         self._intake.ready = False
@@ -446,8 +470,7 @@ class Replica(Generic[M]):
         self._reads.fail(error)
         self._locks.interrupted()
         self._holders.interrupted()
-        for _, future in self._waiting:
-            future.cancel()
+        self._applied.cancel()
 
     def _fail(self, error: Exception) -> None:
         """This replica is over; it does not come back by itself."""
@@ -457,7 +480,7 @@ class Replica(Generic[M]):
         if self._stopping:
             self._over.set_result(None)
         else:
-            log.error("group %s: this replica halts: %s", self.config.group, error)
+            self._watch.halted(error)
             self._over.set_exception(error)
 
     def _spawn(self, work: Any) -> None:
@@ -487,40 +510,37 @@ class Replica(Generic[M]):
         disk.persist(seq, records, done)
 
     async def _save_snapshot(self) -> None:
-        """So that the log can be trimmed. If it fails the log grows; what is wrong with the disk, if it is
-        the disk, the log will find out."""
-        group, disk, executor = self._group, self._disk, self.executor
-        assert group is not None
-        assert disk is not None
-        ts = executor.applied
+        assert self._group is not None
+        assert self._disk is not None
         try:
-            await disk.save(ts, list(executor.snapshot()), executor.group.digest)
-        except StorageError as error:
-            log.error("group %s: no snapshot at slot %d: %s", self.config.group, ts, error)
-        else:
-            group.handle(SnapshotSaved(ts))
+            await self._handover.save_now(self._intake, self._disk, self._group)
+        finally:
+            self._saving = False
 
     # -- state transfer --------------------------------------------------------------------------
 
     async def _transfer(self, wanted: RequestState) -> None:
         """Until some donor gives the state, or another request replaces this one."""
-        while self._wanted is wanted and not self._stopping and not self._over.done():
-            offer = await self._fetch(wanted)
-            if offer is None or offer.ts < wanted.ts:
-                await asyncio.sleep(TRANSFER_RETRY_SECONDS)
-            elif self._wanted is wanted:
-                await self._take_over(wanted, offer)
+        async with self._handover.taking:
+            while self._wanted is wanted and not self._stopping and not self._over.done():
+                offer = await self._fetch(wanted)
+                if offer is None or offer.ts < wanted.ts:
+                    await asyncio.sleep(TRANSFER_RETRY_SECONDS)
+                elif self._wanted is wanted:
+                    await self._take_over(wanted, offer)
 
     async def _fetch(self, wanted: RequestState) -> Offer | None:
         group = self._group
-        for donor in wanted.donors:
-            address = None if group is None else group.address_of(donor)
-            if address is None or address == self.address:
-                continue
-            offer = await self._peer(address).state(StateWanted(wanted.chain, wanted.ts))
-            if offer is not None:
-                return offer
-        return None
+        assert group is not None
+        try:
+            return await self._handover.fetch(wanted, group, self.address, self._peer)
+        except StorageError as error:
+            self._give_up(error)
+            return None
+
+    def _give_up(self, error: Exception) -> None:
+        self._fail(error)
+        self._driver.close()
 
     def _peer(self, address: str) -> Peer:
         return Peer(address, self._keyring, group_id(self.config.group), self._boot)
@@ -529,23 +549,23 @@ class Replica(Generic[M]):
         """The state replaces ours, if it is not older; in durable mode once it is synced."""
         group = self._group
         assert group is not None
+        executor, disk = self.executor, self._disk
         try:
-            if offer.ts > self.executor.applied:
+            if offer.ts > executor.applied:
                 executor = self._new_executor()
-                executor.restore(offer.chunks)
-            else:
-                executor = self.executor
-            if self._disk is not None:
-                await self._disk.save(executor.applied, list(executor.snapshot()), executor.group.digest)
+                await self._handover.take(offer, executor, disk, lambda: self._wanted is wanted)
+            elif disk is not None:
+                await self._handover.save(self._intake, disk)
+            await self._handover.taken()
         except (RsmError, StorageError) as error:
             if self._wanted is wanted:
-                self._fail(error)
-                self._driver.close()
+                self._give_up(error)
             return
         if self._wanted is not wanted:
             return
         self._wanted = None
         self._intake.replace(executor)
+        self._watch.transfer_ends(executor, offer.length, offer.donor)
         group.handle(StateTransferred(executor.applied))
         self._calls.reconcile(self.executor.sessions.reply_to)
         group.tell(always=True)  # what waited for the state; if it raises the group is stopped
@@ -566,40 +586,30 @@ class Replica(Generic[M]):
         view = self.executor.group.view
         if not self._intake.ready or view is None or view.chain != wanted.chain:
             return None
-        return Offer(self.executor.applied, list(self.executor.snapshot()))
+        picture = await self._handover.picture(self._intake)
+        return Offer(picture.ts, picture.chunks)
 
     def when_applied(self, ts: int) -> "asyncio.Future[None]":
         """Done when everything up to slot ``ts`` is."""
-        future = asyncio.get_running_loop().create_future()
-        if self.executor.applied >= ts:
-            future.set_result(None)
-        else:
-            self._waiting.append((ts, future))
-        return future
+        return self._applied.when(ts, self.executor.applied)
+
+    async def operate(self, order: operations.Order) -> operations.Outcome:
+        return await operations.perform(order, self, self._group, self._read)
 
     # -- how it stands ---------------------------------------------------------------------------
 
     def status(self) -> ReplicaStatus:
-        group, executor, over = self._group, self.executor, self._over
-        agreed, view = executor.group, executor.group.view
+        over = self._over
         failure = over.exception() if over.done() and not over.cancelled() else None
-        return ReplicaStatus(
-            group=self.config.group,
-            address=self.address,
-            site="" if group is None else f"{group.member.site:x}",
-            standing=self._standing(),
-            mode=self.config.mode,
-            chain="" if view is None else f"{view.chain:x}",
-            view="" if view is None else f"{view.epoch}.{view.revision}",
-            applied=executor.applied,
-            digest=f"{agreed.digest:08x}",
-            machine=agreed.machine,
-            version=agreed.version,
-            sessions=len(executor.sessions),
-            outstanding=self._calls.outstanding,
-            age_s=0.0 if group is None or group.is_over else group.majority_age_ns() / 1e9,
-            why="" if failure is None else str(failure),
-            members=members_of(agreed),
+        return self._watch.status(
+            self.address,
+            self._standing(),
+            self._intake,
+            self._calls,
+            self._group,
+            self._driver.stats(),
+            self._disk,
+            failure,
         )
 
     def _standing(self) -> Standing:

@@ -4,7 +4,8 @@ Sessions are part of the replicated state: they begin, answer and end at the sam
 slot time, and passes only where something is applied.
 """
 
-from typing import Final, NamedTuple
+from itertools import takewhile
+from typing import Final
 
 import msgspec
 
@@ -22,7 +23,7 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True):
     reply_bytes_max: int = 16 * 1024 * 1024
 
 
-class Answer(NamedTuple):
+class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A reply, and where the request was executed."""
 
     ts: int
@@ -36,15 +37,15 @@ class Session(msgspec.Struct):
     used_at: int
     acknowledged: int = 0
     reply_bytes: int = 0
-    replies: dict[int, "Answer"] = {}
+    replies: dict[int, Answer] = {}
 
     def acknowledge(self, number: int) -> None:
         """Forget the oldest replies up to ``number``. One that was executed out of turn may stay behind a
         younger one for a while: it is not given out any more."""
         self.acknowledged = number
         replies = self.replies
-        while replies and (first := next(iter(replies))) <= number:
-            self.reply_bytes -= len(replies.pop(first).reply)
+        for each in list(takewhile(number.__ge__, replies)):
+            self.reply_bytes -= len(replies.pop(each).reply)
 
     def keep(self, number: int, ts: int, reply: bytes) -> None:
         self.replies[number] = Answer(ts, reply)

@@ -52,6 +52,7 @@ M_contra = TypeVar("M_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
 
 _MARK: Final = "_rsm_mark"
+_DETACHED: Final = "_rsm_detached"
 FIRST_VERSION: Final = 1
 
 
@@ -137,6 +138,30 @@ def _marked(method: Callable[P, R], mark: Mark) -> Callable[P, R]:
 def mark_of(function: object) -> Mark | None:
     mark = getattr(function, _MARK, None)
     return mark if isinstance(mark, Mark) else None
+
+
+def detached(method: Callable[P, R], /) -> Callable[P, R]:
+    """Says of a ``snapshot`` that it can be read while commands run.
+
+    ::
+
+        @detached
+        def snapshot(self) -> Iterator[bytes]:
+            entries = list(self.entries.items())    # a copy: commands wait until the first chunk
+            for at in range(0, len(entries), 1000):
+                yield encode(entries[at : at + 1000])
+
+    Once it has given a chunk that is not empty, what it still gives must depend on nothing that a command may
+    change; it may then be read in another thread. Until then commands wait, and an empty chunk lets the
+    event loop turn, which should happen every millisecond. Without this mark commands wait until the snapshot
+    is read to its end, and all of it is kept in memory.
+    """
+    vars(method)[_DETACHED] = True
+    return method
+
+
+def is_detached(machine: "StateMachine") -> bool:
+    return getattr(type(machine).snapshot, _DETACHED, False) is True
 
 
 class GroupView(msgspec.Struct, frozen=True):
@@ -225,12 +250,15 @@ class StateMachine:
     def on_view(self, view: GroupView) -> None:
         """Ring or electorate have changed, in order with the commands."""
 
+    @detached
     def snapshot(self) -> Iterable[bytes]:
-        """The state as bytes, in chunks. It must not depend on the process: no order of a set, no address."""
-        return values_of(type(self), self.state_types).dump(vars(self))
+        """The state as bytes, in chunks. It must not depend on the process: no order of a set, no address.
+        Chunks may be empty. See ``detached``."""
+        return values_of(type(self), self.state_types).freeze(vars(self))
 
     def restore(self, chunks: Iterable[bytes]) -> None:
-        """The opposite, on a new instance."""
+        """The opposite, on a new instance, perhaps in another thread. Chunks may be cut elsewhere; those of a
+        large state are best taken as they come, for between them others have a turn."""
         state = values_of(type(self), self.state_types).load(chunks)
         vars(self).clear()
         vars(self).update(state)

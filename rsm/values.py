@@ -35,11 +35,19 @@ class Values:
         self._classes = Classes(cls for cls in types if not is_own(cls))
 
     def dump(self, state: Mapping[str, object]) -> Iterator[bytes]:
-        """The state, in chunks of 64 KiB.
+        """The state, in chunks of at most 64 KiB.
 
         What is made next is decided when the next chunk is asked for: the state must not change in between.
         """
         return Writer(self._classes).write(state)
+
+    def freeze(self, state: Mapping[str, object]) -> Iterator[bytes]:
+        """The same bytes, of which only the first ask for the state: it may change once a chunk has come that
+        is not empty. Until then the chunks are empty, each after a short step, for others to have a turn.
+
+        What is remembered meanwhile are references to the state's large values, and the bytes of the small.
+        """
+        return Writer(self._classes).frozen(state)
 
     def load(self, chunks: Iterable[bytes]) -> dict[str, object]:
         """The state whose dump this is. Chunks may be cut anywhere."""

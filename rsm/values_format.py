@@ -35,7 +35,10 @@ TOKEN: Final = Layout(">BI")
 NUMBER_MAX: Final = (1 << 32) - 1
 
 CHUNK_BYTES: Final = 1 << 16
+SEAM_BYTES: Final = 1 << 10  # what is written together, at least
 RUN_ITEMS: Final = 1024
+STEP_ITEMS: Final = 2048  # values looked at before others may have a turn
+LATER_CHARS: Final = 32  # of a leaf: from here on a reference to it takes less than its bytes
 RUN_CHARS: Final = 1 << 14  # of texts and bytes in one run; UTF-8 may take four bytes of each
 LEAF_ITEMS: Final = 64  # of a tuple that is a leaf
 LEAF_BYTES: Final = 1 << 12

@@ -18,6 +18,7 @@ SHELL = (
     "ordering/caller_driver.py",
     "ordering/driven_group.py",
     "ordering/driver.py",
+    "ordering/logs.py",
     "ordering/recording.py",
     "ordering/simulator/",
     "ordering/transports/",

@@ -194,8 +194,10 @@ class _Source:
     def __init__(self, replica: "FailingReplica[M]", giving: _Giving) -> None:
         self._giving = giving
         self._replica = replica
+        self.gifts = replica.gifts
         self.results = replica.results
         self.status = replica.status
+        self.operate = replica.operate
 
     async def offer(self, wanted: StateWanted) -> Offer | None:
         offer = await self._replica.offer(wanted)

@@ -88,7 +88,8 @@ class Load:
                     reading = await self._backend.query(method, arguments, {}, Consistency.LINEARIZABLE)
                     ts, reply = reading.timestamp, reading.reply
                 else:
-                    ts, reply = await self._backend.execute(bound)
+                    answer = await self._backend.execute(bound)
+                    ts, reply = answer.ts, answer.reply
             outcome = outcome_of(reply)
             ended = Ended.REFUSED if outcome is None else Ended(outcome.value)
         except (OutcomeUnknown, TimeoutError) as error:

@@ -6,7 +6,9 @@ nothing is left to order the token goes round once more with NULL ACKs, at once 
 until everyone in the ring is known to hold the last message; then it rests.
 
 Once the last message is delivered here nobody is kept waiting by a slower round, so the NULL ACK waits for
-``null_ms``: under a steady trickle of messages the next one comes first, and its own ACKs are the round.
+``null_ms``: under a steady trickle of messages the next one comes first, and its own ACKs are the round. In
+durable mode it always waits: every site says by itself what its disk has, and a NULL block would be one more
+to sync.
 """
 
 from ordering.config import MS
@@ -29,13 +31,11 @@ class Rotating:
         site = self.site
         if len(site.view.ring) < 2:
             return False
-        if site.config.durable:  # disks speak up by themselves; only who has not received it is waited for
-            known = site.stability.received_by(site.view.ring, site.queue.last_real_ts)
-        else:
-            known = site.stability.stable >= site.queue.last_real_ts
-        if known:
-            return False
-        return site.delivered < site.queue.last_real_ts or self._has_waited()
+        last = site.queue.last_real_ts
+        if site.config.durable:
+            # Disks speak up by themselves. Only who has not received it is asked, once that takes too long.
+            return not site.stability.received_by(site.view.ring, last) and self._has_waited()
+        return site.stability.stable < last and (site.delivered < last or self._has_waited())
 
     def _has_waited(self) -> bool:
         site = self.site

@@ -296,10 +296,11 @@ class Cluster:
                 process.ended = effect
                 process.replica.hear(effect)
                 process.disk.writing = None
-                if ending is not Ending.STOPPED:
+                if ending not in (Ending.STOPPED, Ending.RETIRED):
                     self.wipe(process.address)
-                wait = REJOIN_AFTER_LEAVE if ending is Ending.LEFT else RESTART_AFTER_END
-                self.clock.after(wait, lambda: self._supervise(process))
+                if ending is not Ending.RETIRED:  # it is to be down for a while
+                    wait = REJOIN_AFTER_LEAVE if ending is Ending.LEFT else RESTART_AFTER_END
+                    self.clock.after(wait, lambda: self._supervise(process))
 
     def _supervise(self, process: Process) -> None:
         """A host starts an ended site anew, as an operator's supervisor would."""

@@ -54,6 +54,7 @@ class Injector(Checker):
         self.lost_chain = 0  # a chain whose majority has died
         self._deafen_until = 0
         self.condemned: set[SiteId] = set()  # asked to leave or to be removed: count as lost
+        self.retiring: set[SiteId] = set()  # may go at any moment, and with them their memory
         self._actions: dict[FaultKind, Callable[[], bool]] = {
             FaultKind.LOSS: self._loss,
             FaultKind.DUPLICATION: self._duplication,
@@ -273,6 +274,7 @@ class Injector(Checker):
             if p.engine.site.chain == chain
             and p.address not in victims
             and p.member.site not in self.condemned
+            and p.member.site not in self.retiring
         )
 
     def _present(self) -> list[Process]:

@@ -35,6 +35,7 @@ class Mutant(msgspec.Struct, frozen=True):
     durable: bool | None = None  # None: as drawn
     sealed: bool | None = None
     reads: bool | None = None
+    retire: bool | None = None
     sites: int = 5
 
 
@@ -112,6 +113,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "ordering.token:Token.on_probe",
         "if self.site.me not in probe.owing:",
         "if True:",
+        retire=False,
     ),
     Mutant(
         "an accepted install is forgotten",
@@ -387,6 +389,49 @@ MUTANTS: tuple[Mutant, ...] = (
         reads=True,
     ),
     Mutant(
+        "a retired site still gets the token",
+        "5: an orderly stop costs a failure detection",
+        "ordering.orderer:Orderer.next_block",
+        "return Order(site.epoch, ts, site.me, next_site(view), view=view, vector=vector, time=time)",
+        "return Order(site.epoch, ts, site.me, next_site(before), view=view, vector=vector, time=time)",
+        retire=True,
+    ),
+    Mutant(
+        "a site retires from a ring that needs it",
+        "4: a ring that is no majority delivers nothing (R1)",
+        "ordering.membership:apply_change",
+        "if not _ring_is_majority(ring, electorate):",
+        "if False:",
+        retire=True,
+        sites=3,
+    ),
+    Mutant(
+        "a retired site keeps its handler locks",
+        "12: who answers is not in the ring (R13)",
+        "ordering.membership:apply_change",
+        "return with_locks(next_view, view.locks, ts, time)",
+        "return with_locks(next_view, view.locks, ts, time) if change.kind is not ChangeKind.RETIRE"
+        " else View(next_id, members, electorate, ring, locks=view.locks)",
+        retire=True,
+    ),
+    Mutant(
+        "a site retires with messages on the way",
+        "9: messages accepted before an orderly stop lost (R15)",
+        "ordering.submission:Submission.is_final",
+        "return self.occupied() == (0, 0) and not self._placed",
+        "return True",
+        retire=True,
+    ),
+    Mutant(
+        "a retired site that is back is suspected",
+        "5: a restart that nobody waits for ends the epoch (R6)",
+        "ordering.restart:bring_back",
+        "if site.epoch and site.in_ring:",
+        "if site.epoch:",
+        durable=True,
+        retire=True,
+    ),
+    Mutant(
         "everybody is said to hold what a majority holds",
         "a level is told that was not reached (R10)",
         "ordering.holding:Holding._holders",
@@ -482,6 +527,7 @@ def search(mutant: Mutant, seeds: int, first_seed: int = 0) -> MutantResult:
                 durable=mutant.durable,
                 sealed=mutant.sealed,
                 reads=mutant.reads,
+                retire=mutant.retire,
             )
             report = simulate(plan, stop_broken=True)
             if report.violations:

@@ -30,6 +30,7 @@ from ordering.effects import (
     LockRefused,
     Multicast,
     RequestState,
+    RetirementRefused,
     Retract,
     Tick,
     Unicast,
@@ -161,6 +162,8 @@ class Narrator(Checker):
                 self._tell(process, now, Topic.STATE, text)
             case EndMembership(ending):
                 self._tell(process, now, Topic.MEMBERSHIP, f"ends its membership: {_words(ending.name)}")
+            case RetirementRefused():
+                self._tell(process, now, Topic.MEMBERSHIP, "cannot retire: the others are too few")
             case CallRepeated(call, message):
                 text = f"is asked again for the reply to {self._call(call)}{_quoted((message,))}"
                 self._tell(process, now, Topic.CALL, text)

@@ -51,16 +51,18 @@ class FaultKind(StrEnum):
     REPLAY = "replayed datagrams"
     FORGERY = "forged datagrams"
     DEAF_TOKEN_SITE = "deaf token site"
+    RETIRE = "retire"
 
 
 LIGHT_KINDS = (FaultKind.LOSS, FaultKind.DUPLICATION, FaultKind.REORDERING, FaultKind.DELAY)
 # A restart follows a crash, a late founder is part of the birth, clocks have a life of their own, and what
-# comes after the healing is drawn aside.
+# comes after the healing, and who retires, is drawn aside.
 UNDRAWN_KINDS = (
     FaultKind.RESTART,
     FaultKind.LATE_FOUNDER,
     FaultKind.CLOCK_SET,
     FaultKind.DEAF_TOKEN_SITE,
+    FaultKind.RETIRE,
 )
 # What can only happen to a group that writes to disks.
 DISK_KINDS = (
@@ -118,6 +120,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     durable: bool | None = None  # None: drawn
     sealed: bool | None = None
     reads: bool | None = None
+    retire: bool | None = None
     callers: int = DRAWN
 
     def __post_init__(self) -> None:
@@ -145,6 +148,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 "durable",
                 "sealed",
                 "reads",
+                "retire",
                 "callers",
             )
             if getattr(self, name) != getattr(default, name)
@@ -170,6 +174,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         rng = Random(f"reads {self.seed}")
         drawn = self.faults is FaultMix.SWARM and rng.random() < 0.3
         return rng if (drawn if self.reads is None else self.reads) else None
+
+    def draw_retirers(self) -> Random | None:
+        """The chance of hosts that are stopped in an orderly way, if there are any: drawn aside as well."""
+        rng = Random(f"retire {self.seed}")
+        drawn = self.faults is FaultMix.SWARM and self.sites > 2 and rng.random() < 0.3
+        return rng if (drawn if self.retire is None else self.retire) else None
 
     def draw_load(self) -> Load | None:
         """Some runs have messages above a packet all the time, and little room for them. Drawn from a

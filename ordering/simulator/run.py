@@ -18,6 +18,7 @@ from ordering.simulator.lock_users import LockUsers
 from ordering.simulator.plan import FaultKind, FaultMix, Plan
 from ordering.simulator.process import Process, Replica
 from ordering.simulator.readers import Readers
+from ordering.simulator.retirers import Retirers
 from ordering.simulator.workload import Workload
 from ordering.views import Member
 
@@ -118,7 +119,13 @@ def simulate(
     if readers_rng is not None:
         cluster.watch(Readers(cluster, readers_rng))
         cluster.watch(HolderAskers(cluster, Random(f"holders {plan.seed}")))
-    _play(plan, cluster, workload, callers, injector, rng, users)
+    retirers_rng = plan.draw_retirers()
+    calm_ns = 0
+    if retirers_rng is not None:
+        retirers = Retirers(cluster, retirers_rng, injector, calm=plan.faults is FaultMix.NONE)
+        cluster.watch(retirers)
+        calm_ns = retirers.calm_ns
+    _play(plan, cluster, workload, callers, injector, rng, users, calm_ns)
     violations = [] if stop_broken else list(cluster.broken)
     for checker in checkers:
         violations += checker.violations
@@ -153,16 +160,18 @@ def _play(
     injector: Injector,
     rng: Random,
     users: LockUsers | None,
+    calm_ns: int,
 ) -> None:
     """Birth, load under faults, heal, and the time within which all must be well again."""
     for address in cluster.config.founders:
         cluster.clock.after(rng.randrange(20) * MS, partial(cluster.start, address, founder=True))
     # Some births are disturbed; most are not, or the run would be about nothing else.
-    if plan.faults is FaultMix.SWARM and plan.sites > 1 and rng.random() < 0.2:
+    disturbed = plan.faults is FaultMix.SWARM and plan.sites > 1 and rng.random() < 0.2
+    if disturbed and not calm_ns:
         injector.delay_a_founder()
         injector.start()
     else:
-        cluster.clock.after(200 * MS, injector.start)
+        cluster.clock.after(calm_ns or 200 * MS, injector.start)
     cluster.clock.run_until(20 * MS)
     workload.start()
     callers.start()

@@ -39,7 +39,7 @@ pause s2, resume s2                         as by SIGSTOP and SIGCONT
 cut s1 s2, isolate s1, mend                 one way; both ways with all; everything whole again
 drop s1 s2 Ack [count=1]                    lose the next packets of a type on a link; ``*`` is any
 duplicate s1 s2 Ack [count=1]               send them twice
-leave s3, remove s3 [at=s1]                 ordered membership changes
+leave s3, retire s3, remove s3 [at=s1]      ordered membership changes
 lock s1 NAME [lease=50ms], release s1 NAME  a handler's, if NAME is a number; ``until s2 locks NAME``
 clock s1 -5s                                its wall clock is wrong by so much from now on
 fork s3                                     an operator gives up the majority (R9)
@@ -169,6 +169,7 @@ class Script:
             "resume": lambda words, _: self._each(words, self.stage.cluster.resume),
             "isolate": lambda words, _: self._each(words, self.stage.isolate),
             "leave": lambda words, _: self._each(words, self.stage.leave),
+            "retire": lambda words, _: self._each(words, self.stage.retire),
             "remove": self._remove,
             "lock": self._lock,
             "release": lambda words, _: self.stage.release(words[0], _lock_name(_exactly(2, words)[1])),

@@ -245,6 +245,9 @@ class Stage:
     def leave(self, address: str) -> None:
         self.change(address, ChangeRequested(ChangeKind.LEAVE))
 
+    def retire(self, address: str) -> None:
+        self.change(address, ChangeRequested(ChangeKind.RETIRE))
+
     def remove(self, address: str, at: str) -> None:
         self.change(at, ChangeRequested(ChangeKind.REMOVE, self.process(address).member.site))
 

@@ -14,15 +14,15 @@ addresses to see who shares its group, and sends the others copies of their own.
 
 import asyncio
 import errno
-import logging
 import socket
 from collections.abc import Callable
 from ipaddress import ip_address
 from typing import Final, NamedTuple, TypeAlias
 
 from ordering.errors import ConfigurationError
+from ordering.logs import Throttle, logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 Sockaddr: TypeAlias = tuple[str, int] | tuple[str, int, int, int]
 
@@ -34,6 +34,7 @@ NETWORK_PACKET_BYTES: Final = 1_400
 KNOWN_MAX: Final = 1024
 LOOKUPS_MAX: Final = 8
 LOOKUP_RETRY_S: Final = 1.0
+SAID_AGAIN_S: Final = 60.0
 
 _IP_MTU: Final = 14
 _IPV6_MTU: Final = 24
@@ -130,6 +131,7 @@ class Resolver:
         self._changed = changed  # something is known that was not
         self._known: dict[Endpoint, Sockaddr] = {}
         self._lookups: dict[Endpoint, asyncio.Task[None]] = {}
+        self._throttle = Throttle(SAID_AGAIN_S)
 
     def find(self, endpoint: Endpoint) -> Sockaddr | None:
         known = self._known.get(endpoint)
@@ -154,9 +156,9 @@ class Resolver:
             self._remember(endpoint, _sockaddr(found[0][4]))
             self._changed()
         except (OSError, UnicodeError) as failure:
-            log.warning(
-                "%s: no such host (%s); packets to it are dropped until it is found", endpoint, failure
-            )
+            if (fields := self._throttle.admits(endpoint)) is not None:
+                what = "no such host; packets to it are dropped"
+                log.warning(what, host=str(endpoint), error=str(failure), **fields)
             await asyncio.sleep(LOOKUP_RETRY_S)  # the next packet to it asks again
         finally:
             self._lookups.pop(endpoint, None)

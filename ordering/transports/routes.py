@@ -1,14 +1,14 @@
 """Which datagrams a packet costs: one for all who share our multicast group, one for each of the others."""
 
-import logging
 import socket
 from typing import Final
 
 from ordering.codec import DATAGRAM_MAX
 from ordering.errors import ConfigurationError
+from ordering.logs import logger
 from ordering.transports.addresses import Endpoint, Resolver, Sockaddr, parse_address, path_bytes
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 ROUTES_MAX: Final = 256
 
@@ -47,10 +47,10 @@ class Routes:
         self.fragmented += len(route.sockaddrs)
         if self.fragmented == len(route.sockaddrs):
             log.warning(
-                "a datagram of %d bytes exceeds the %d that the interface carries in one piece, and one lost"
-                " fragment loses it all; lower packet_bytes (default_packet_bytes knows a good value)",
-                size,
-                route.whole_bytes,
+                "a datagram exceeds what the interface carries in one piece; one lost fragment loses it all",
+                bytes=size,
+                whole_bytes=route.whole_bytes,
+                remedy="lower packet_bytes (default_packet_bytes knows a good value)",
             )
 
     def _make(self, to: tuple[str, ...]) -> Route:

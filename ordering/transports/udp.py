@@ -5,7 +5,6 @@ repairs it. Only a full socket is worth a little patience: what did not fit wait
 """
 
 import asyncio
-import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -14,10 +13,11 @@ from typing import Final
 
 from ordering.codec import Datagram
 from ordering.errors import ConfigurationError
+from ordering.logs import logger
 from ordering.statistics import SocketStats
 from ordering.transports.addresses import Endpoint, Sockaddr, numeric_sockaddr, parse_endpoint, reason_of
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 # Larger than any UDP payload, so that nothing is cut off unnoticed.
 DATAGRAM_ROOM: Final = 65_536
@@ -191,7 +191,8 @@ def _enlarge(sock: socket.socket, option: int, force: int, wanted: int, sysctl: 
     got = sock.getsockopt(socket.SOL_SOCKET, option) // 2  # Linux doubles it for its own bookkeeping
     if got < min(wanted, BUFFER_BYTES_ENOUGH):
         log.warning(
-            "the kernel grants a socket buffer of %d bytes of the %d asked for; packets will be lost under"
-            " load. Raise it: sysctl -w %s=%d",
-            got, wanted, sysctl, wanted,
-        )  # fmt: skip
+            "the kernel grants a small socket buffer; packets will be lost under load",
+            bytes=got,
+            wanted_bytes=wanted,
+            remedy=f"sysctl -w {sysctl}={wanted}",
+        )

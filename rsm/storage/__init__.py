@@ -12,7 +12,7 @@ from rsm.storage.errors import (
 )
 from rsm.storage.rows import SnapshotInfo
 from rsm.storage.store import Restored, Store
-from rsm.storage.writer import Writer
+from rsm.storage.writer import StorageStats, Writer
 
 __all__ = [
     "Restored",
@@ -24,6 +24,7 @@ __all__ = [
     "StorageForeign",
     "StorageLocked",
     "StorageMisuse",
+    "StorageStats",
     "Store",
     "Writer",
     "WriterFull",

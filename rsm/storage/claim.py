@@ -53,6 +53,27 @@ def _unpack(slot: bytes) -> Claimed | None:
     return Claimed(identity, seq, epoch, held, mark)
 
 
+def _latest(fd: int, path: Path) -> Claimed:
+    slots = [_unpack(os.pread(fd, _USED, place * SLOT_BYTES)) for place in range(2)]
+    found = [claimed for claimed in slots if claimed is not None]
+    if not found or found[0].identity != found[-1].identity:
+        raise StorageCorrupt(f"{path} has no claim that can be read")
+    latest = max(found, key=lambda claimed: claimed.seq)
+    return msgspec.structs.replace(latest, torn=len(found) < len(slots))
+
+
+def look_at_claim(path: Path) -> Claimed | None:
+    """The latest claim, for who only reads; its owner may be writing the other slot just now."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        return _latest(fd, path)
+    finally:
+        os.close(fd)
+
+
 class ClaimFile:
     """The file ``claim`` of a directory."""
 
@@ -67,12 +88,7 @@ class ClaimFile:
                 self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
             except FileNotFoundError:
                 return None
-        slots = [_unpack(os.pread(self._fd, _USED, place * SLOT_BYTES)) for place in range(2)]
-        found = [claimed for claimed in slots if claimed is not None]
-        if not found or found[0].identity != found[-1].identity:
-            raise StorageCorrupt(f"{self.path} has no claim that can be read")
-        latest = max(found, key=lambda claimed: claimed.seq)
-        return msgspec.structs.replace(latest, torn=len(found) < len(slots))
+        return _latest(self._fd, self.path)
 
     def create(self, identity: bytes) -> None:
         """A directory in which nothing was claimed; in one step, over whatever was there."""

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, create_engine, event
+from sqlalchemy import Connection, TextClause, create_engine, event
 from sqlalchemy import text as sql
 from sqlalchemy.engine import URL, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
@@ -49,6 +49,16 @@ _MACHINE_CLASSES: Final = ("08", "53", "57", "58")
 _LOCK_KEY: Final = "hashtextextended('rsm:' || current_schema(), 0)"
 
 
+def write_rows(connection: Connection, statement: TextClause, rows: list[dict[str, Any]]) -> None:
+    """Within a transaction, and on the way of every answer: SQLite is given the statement as it is, in a
+    tenth of the time that it takes to be compiled and its result wrapped."""
+    raw = connection.connection.driver_connection
+    if isinstance(raw, sqlite3.Connection):
+        raw.executemany(statement.text, rows)
+    else:
+        connection.execute(statement, rows)
+
+
 def speaks_of_corruption(error: Exception) -> bool:
     """Whether a failed *read* tells of rotten contents rather than of a machine in trouble."""
     cause = error.orig if isinstance(error, DBAPIError) else error
@@ -67,7 +77,7 @@ class Database:
     def __init__(self, directory: Path, url: str | None, group: str) -> None:
         self.path = directory / "rsm.db" if url is None else None
         self.group = group
-        self._url = URL.create("sqlite", database=str(self.path)) if url is None else _server_url(url)
+        self._url = URL.create("sqlite", database=str(self.path)) if url is None else server_url(url)
         self._engine: Engine | None = None
         self._connection: Connection | None = None
         self._unchecked = 0  # bytes written since the last checkpoint, roughly
@@ -196,7 +206,7 @@ def _lengthen(path: Path) -> None:
         os.close(fd)
 
 
-def _server_url(text: str) -> URL:
+def server_url(text: str) -> URL:
     try:
         url = make_url(text)
         if url.drivername in {"postgresql", "postgres"}:

@@ -5,16 +5,21 @@ Every row has a checksum of its own, and the hash of itself and all rows before 
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection
 from sqlalchemy import text as sql
 
 from ordering.records import Entry
-from rsm.storage import schema
+from rsm.storage.database import write_rows
 from rsm.storage.errors import StorageCorrupt
 from rsm.storage.rows import chained, checksum, decode_entry, encode_entry, row_head
+
+_INSERT: Final = sql(
+    "INSERT INTO rsm_entries (first_ts, last_ts, epoch, body, crc, chain)"
+    " VALUES (:first_ts, :last_ts, :epoch, :body, :crc, :chain)"
+)
 
 
 class End(msgspec.Struct, frozen=True):
@@ -33,7 +38,7 @@ class Log:
         self.anchor = anchor
         self.end = end
         self.written = 0  # bytes
-        self._rows: list[dict[str, object]] = []
+        self._rows: list[dict[str, Any]] = []
 
     @property
     def is_empty(self) -> bool:
@@ -61,7 +66,7 @@ class Log:
 
     def flush(self) -> None:
         if self._rows:
-            self.connection.execute(insert(schema.entries), self._rows)
+            write_rows(self.connection, _INSERT, self._rows)
             self._rows = []
 
     def cut_from(self, ts: int) -> None:

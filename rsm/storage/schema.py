@@ -82,7 +82,7 @@ class Identity(msgspec.Struct, frozen=True):
 def prepare(connection: Connection, group: str, migrations: Sequence[Migration] = MIGRATIONS) -> Identity:
     """Make the tables, or bring them to this version, within the caller's transaction."""
     if inspect(connection).has_table(store.name):
-        found = _read_identity(connection)
+        found = read_identity(connection)
     else:
         store.create(connection)
         found = Identity(0, token_bytes(HASH_BYTES), group)
@@ -113,7 +113,8 @@ def _checksum(version: int, identity: bytes, name: bytes) -> int:
     return checksum(version.to_bytes(8, "big", signed=True), identity, name)
 
 
-def _read_identity(connection: Connection) -> Identity:
+def read_identity(connection: Connection) -> Identity:
+    """Whose the tables are, whatever version they are of."""
     rows = connection.execute(sql("SELECT version, identity, group_name, crc FROM rsm_store")).all()
     if len(rows) != 1:
         raise StorageCorrupt(f"rsm_store has {len(rows)} rows instead of one")

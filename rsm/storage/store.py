@@ -33,7 +33,7 @@ from ordering.records import (
 )
 from rsm.storage import restoring, snapshots
 from rsm.storage.claim import Claimed, ClaimFile, sync_directory
-from rsm.storage.database import Database, speaks_of_corruption
+from rsm.storage.database import Database, speaks_of_corruption, write_rows
 from rsm.storage.errors import (
     StorageCorrupt,
     StorageError,
@@ -307,7 +307,7 @@ class Store:
             {"part": int(part), "body": blob, "crc": checksum(bytes((part,)), blob)}
             for part, blob in [*bodies.items(), (Part.TIP, body)]
         ]
-        connection.execute(_UPSERT, rows)
+        write_rows(connection, _UPSERT, rows)
         self._tip, self._mark = tip, hashed(body)
 
     def _write_claim(self) -> None:
@@ -412,6 +412,19 @@ class Store:
                 more = snapshots.delete_some(connection, keep)
             self._database.wrote(0)
             yield
+
+    @property
+    def snapshot(self) -> SnapshotInfo | None:
+        """The latest one that is complete."""
+        return self._snapshot
+
+    def bytes_used(self) -> int:
+        """What SQLite has of the disk, its log and free pages as well; 0 with PostgreSQL."""
+        path = self._database.path
+        if path is None:
+            return 0
+        files = (path, path.with_name(path.name + "-wal"))
+        return sum(file.stat().st_size for file in files if file.exists())
 
     def load_snapshot(self) -> tuple[int, Iterator[bytes], bytes] | None:
         """Slot, chunks and digest of the latest snapshot. The chunks are verified while they are read, all of

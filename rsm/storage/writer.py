@@ -10,11 +10,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from time import monotonic, monotonic_ns
 from typing import TypeAlias
 
 import msgspec
 
 from ordering.records import Record
+from rsm.histogram import Histogram
 from rsm.storage.errors import StorageError, StorageFailed, StorageMisuse, WriterFull
 from rsm.storage.store import Store
 
@@ -22,6 +24,19 @@ Done: TypeAlias = Callable[[int, StorageError | None], None]
 Answer: TypeAlias = tuple[Done, int, StorageError | None]
 
 WAITING_MAX = 64
+_SIZED_SECONDS = 1.0
+
+
+class StorageStats:
+    """What was written so far. The writer's thread counts, anybody may look."""
+
+    def __init__(self) -> None:
+        self.sync = Histogram()
+        self.bytes_used = 0
+        self.snapshots = 0
+        self.snapshot_slot = 0
+        self.snapshot_bytes = 0
+        self.snapshot_at = 0.0  # monotonic; 0: not in this process
 
 
 class Snapshot(msgspec.Struct):
@@ -39,7 +54,13 @@ class Writer:
     submitted and the error, if there was one."""
 
     def __init__(
-        self, store: Store, loop: asyncio.AbstractEventLoop, on_done: Done, *, waiting_max: int = WAITING_MAX
+        self,
+        store: Store,
+        loop: asyncio.AbstractEventLoop,
+        on_done: Done,
+        *,
+        waiting_max: int = WAITING_MAX,
+        stats: StorageStats | None = None,
     ) -> None:
         self._store = store
         self._loop = loop
@@ -51,6 +72,8 @@ class Writer:
         self._closing = False
         self._error: StorageError | None = None
         self.commits = 0
+        self.stats = StorageStats() if stats is None else stats
+        self._sized_at = 0.0
         self._thread = threading.Thread(target=self._run, name="rsm-storage", daemon=True)
         self._thread.start()
 
@@ -74,7 +97,8 @@ class Writer:
             self._changed.notify()
 
     def close(self) -> None:
-        """Finish what was handed over, then close the store. Blocks until that is done."""
+        """Write what was handed over to the log, then close the store. Blocks until that is done. A snapshot
+        that is not complete is left out: it may be large, and nothing depends on it."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -100,7 +124,8 @@ class Writer:
             batch = list(self._waiting)
             self._waiting.clear()
             snapshot = self._snapshot
-            if not batch and snapshot is None:
+            if not batch and (snapshot is None or self._closing):
+                self._leave_out(snapshot)
                 return False
         if batch:
             self._write(batch)
@@ -108,12 +133,30 @@ class Writer:
             self._save(snapshot)
         return True
 
+    def _leave_out(self, snapshot: Snapshot | None) -> None:
+        if snapshot is not None:
+            error = StorageError(
+                f"the snapshot at slot {snapshot.ts} was not complete when the disk was closed"
+            )
+            self._answer([(snapshot.done, snapshot.ts, self._error or error)])
+
     def _write(self, batch: list[tuple[int, tuple[Record, ...]]]) -> None:
+        began = monotonic_ns()
         error = self._attempt(lambda: self._store.write(tuple(r for _, records in batch for r in records)))
+        took = monotonic_ns() - began
         self.commits += error is None
         self._answer([(self._on_done, seq, error) for seq, _ in batch])
         if error is None:
+            self.stats.sync.note(took)
             self._attempt(self._store.tidy)
+            self._measure()
+
+    def _measure(self) -> None:
+        now = monotonic()
+        if now - self._sized_at >= _SIZED_SECONDS:
+            self._sized_at = now
+            with suppress(OSError):  # a figure, and no more than that
+                self.stats.bytes_used = self._store.bytes_used()
 
     def _save(self, snapshot: Snapshot) -> None:
         """One step; a snapshot that is finished, or has failed, makes room for the next."""
@@ -132,7 +175,15 @@ class Writer:
         if finished:
             with self._changed:
                 self._snapshot = None
+            if error is None:
+                self._note_snapshot()
             self._answer([(snapshot.done, snapshot.ts, error)])
+
+    def _note_snapshot(self) -> None:
+        saved, stats = self._store.snapshot, self.stats
+        if saved is not None:
+            stats.snapshots += 1
+            stats.snapshot_slot, stats.snapshot_bytes, stats.snapshot_at = saved.ts, saved.length, monotonic()
 
     def _advance(self, snapshot: Snapshot) -> bool:
         if snapshot.steps is None:

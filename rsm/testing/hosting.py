@@ -84,6 +84,10 @@ class VirtualLoop:
                 self._cluster.clock.after(0, self._turn)
         return handle
 
+    def call_later(self, seconds: float, callback: Callable[..., object], *args: Any) -> None:
+        """No handle: nobody who lives here takes such a call back."""
+        self._cluster.clock.after(int(seconds * 1000 * MS), partial(self.call_soon, callback, *args))
+
     def _turn(self) -> None:
         if self._closed:
             return
@@ -182,8 +186,9 @@ class Host:
     def membership_over(self, ending: Ending) -> None:
         self.calls.pause()
         self.loop.call_soon(self._end_reads)
-        if ending is Ending.STOPPED:
-            self.calls.fail(Halted("the disk failed"))
+        if ending in (Ending.STOPPED, Ending.RETIRED):
+            why = "the disk failed" if ending is Ending.STOPPED else "this replica was stopped"
+            self.calls.fail(Halted(why))
             self.loop.call_soon(self._stop)
 
     def _stop(self) -> None:
@@ -324,7 +329,7 @@ class MachineReplica(Replica):
 
     def snapshot(self) -> Snapshot:
         with _Guard(self.host.address):
-            return MachineSnapshot(self.ts, chunks=tuple(self.intake.executor.snapshot()))
+            return MachineSnapshot(self.ts, chunks=tuple(filter(None, self.intake.executor.snapshot())))
 
     def restore(self, snapshot: Snapshot) -> None:
         if not isinstance(snapshot, MachineSnapshot):

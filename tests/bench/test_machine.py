@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
-from bench import disk, machine
+from bench import disk, machine, soak
 from bench.disk import file_system, require_disk, sync_cost
 from bench.errors import BenchError, NotAvailable, WorkerFailed
 from bench.machine import MachinePlan, Mode, Replicas, ratios, replicas, summary, verdict
@@ -116,6 +116,7 @@ def test_when_nothing_was_answered_then_there_is_no_result() -> None:
 
 def test_when_a_replica_is_behind_then_the_rate_ends_with_it() -> None:
     report = {"count": 10, "took": [1000], "started_ns": 0, "cpu_s": 0.5, "view_changes": 0}
+    report["resident_bytes"] = 1
     ends = (1_000_000_000, 2_000_000_000)
     told = summary([{**report, "ended_ns": end} for end in ends])
     assert (told["per_s"], told["answered"], told["cpu_us"]) == (10, 20, 50_000.0)
@@ -194,8 +195,25 @@ def test_when_machines_are_measured_then_the_result_has_both_modes_and_their_gro
                 assert row["cpu_us"] > 0
     wanted = {"memory_16_to_ring", "durable_16_to_ring", "durable_p50_to_sync", "durable_16_reads_to_writes"}
     assert wanted <= set(shown["ratios"])
+    assert {"memory_half_load_p99_to_p50", "durable_half_load_p99_to_p50"} <= set(shown["ratios"])
     assert all(value is not None and value > 0 for value in shown["ratios"].values())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_when_commands_are_counted_in_stages_then_each_tells_its_memory() -> None:
+    done = rsm_bench("soak", "--commands", "400", "--in-flight", "8", "--json")
+    assert done.exit_code == 0, done.output
+    shown = json.loads(done.stdout)
+    stages = shown["values"]["stages"]
+    assert shown["values"]["commands"] == int(list(stages)[-1]) >= 400
+    assert sum(stage["answered"] for stage in stages.values()) == shown["values"]["commands"]
+    assert all(stage["resident_mb"] > 1 for stage in stages.values())
+    assert shown["ratios"]["memory_end_to_first_tenth"] > 0
+
+
+def test_when_memory_grows_then_the_ratio_says_so() -> None:
+    stages: dict[str, Value] = {str(10 * n): {"resident_mb": 50 + 5 * n} for n in range(1, 11)}
+    assert soak.growth(stages, 100) == {"memory_end_to_first_tenth": round(100 / 55, 4)}
 
 
 def test_when_only_memory_is_measured_then_a_table_is_shown_and_no_disk_is_touched(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from cli.main import app
 ROOT = Path(__file__).parents[2]
 MACHINE = "tests.rsm.machines:Counter"
 SECONDS = 60
+QUIET = ("--metrics-port", "0")
 
 
 def rsm(*words: str) -> subprocess.CompletedProcess[str]:
@@ -32,9 +34,19 @@ def rsm(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def start(config: Path, machine: str = MACHINE) -> "subprocess.Popen[str]":
+def start(config: Path, machine: str = MACHINE, *options: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "cli.main", "replica", "--config", str(config), "--machine", machine],
+        [
+            sys.executable,
+            "-m",
+            "cli.main",
+            "replica",
+            "--config",
+            str(config),
+            "--machine",
+            machine,
+            *options,
+        ],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -54,7 +66,7 @@ def free_addresses(count: int) -> list[str]:
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[tuple[Path, list["subprocess.Popen[str]"]]]:
-    made = rsm("init", str(tmp_path / "g"), "--sites", ",".join(free_addresses(3)), "--group", "cli")
+    made = rsm("init", str(tmp_path / "g"), "--sites", ",".join(free_addresses(3)), "--group", "cli", *QUIET)
     assert made.returncode == 0, made.stderr
     running = [start(tmp_path / "g" / f"site-{number}.toml") for number in (1, 2, 3)]
     try:
@@ -102,16 +114,79 @@ def test_when_a_replica_is_told_to_go_then_it_goes_in_order(
     directory, running = group
     assert _status(directory)[0] == 0
     running[2].send_signal(signal.SIGTERM)
-    assert running[2].wait(SECONDS) == 0
+    said, _ = running[2].communicate(timeout=SECONDS)
+    assert said.splitlines()[-1] == "stopped: it has left the ring, and the others go on without it"
+    assert running[2].returncode == 0
     code, shown = _status(directory)
     assert code == 0
     assert [each and each["standing"] for each in shown.values()] == ["serving", "serving", None]
     assert json.loads(call(directory, "add", "1").stdout) == 1
 
 
+def test_when_nobody_reads_what_a_replica_says_then_it_goes_all_the_same(
+    group: tuple[Path, list["subprocess.Popen[str]"]],
+) -> None:
+    _, running = group
+    assert running[1].stdout is not None
+    running[1].stdout.close()
+    running[1].stdout = None
+    running[1].send_signal(signal.SIGTERM)
+    assert running[1].wait(SECONDS) == 0
+
+
 def _status(directory: Path) -> tuple[int, dict[str, dict[str, object] | None]]:
     done = rsm("status", "--config", str(directory / "site-1.toml"), "-o", "json")
     return done.returncode, json.loads(done.stdout)
+
+
+def test_when_a_replica_is_asked_by_its_directory_then_it_answers_without_a_key_until_it_is_gone(
+    group: tuple[Path, list["subprocess.Popen[str]"]],
+) -> None:
+    directory, running = group
+    (directory / "group.key").unlink()
+    asked = rsm("status", "--data", str(directory / "site-1.data"), "-o", "json")
+    assert asked.returncode == 0, asked.stderr
+    ((address, status),) = json.loads(asked.stdout).items()
+    assert (status["address"], status["standing"], len(status["members"])) == (address, "serving", 3)
+    running[0].send_signal(signal.SIGTERM)
+    _, logged = running[0].communicate(timeout=SECONDS)
+    events = [json.loads(line) for line in logged.splitlines()]
+    named = [event["event"] for event in events]
+    for word in ("started", "joining", "view installed", "joined", "stopped"):
+        assert word in named
+    (joined,) = [event for event in events if event["event"] == "joined"]
+    assert (joined["group"], joined["site"], joined["level"]) == ("cli", status["site"], "info")
+    again = rsm("status", "--data", str(directory / "site-1.data"))
+    assert again.returncode == 1
+    assert "status.sock" in again.stderr
+
+
+def test_when_the_log_is_to_be_quiet_or_for_people_then_it_is(tmp_path: Path) -> None:
+    (address,) = free_addresses(1)
+    rsm("init", str(tmp_path / "g"), "--sites", address, "--memory", "--metrics-port", "0")
+    site = tmp_path / "g" / "site-1.toml"
+    shown = {}
+    for name, options in {"console": ("--log-format", "console"), "quiet": ("--log-level", "error")}.items():
+        process = start(site, MACHINE, *options)
+        assert first_line(process).startswith("ready")
+        process.send_signal(signal.SIGTERM)
+        _, shown[name] = process.communicate(timeout=SECONDS)
+    assert "[info     ] joined" in shown["console"]
+    assert shown["quiet"] == ""
+
+
+def test_when_a_group_is_made_then_each_site_has_a_port_for_metrics_unless_told_otherwise(
+    tmp_path: Path,
+) -> None:
+    rsm("init", str(tmp_path / "g"))
+    rsm("init", str(tmp_path / "h"), "--metrics-port", "0")
+    ports = [tomllib.loads((tmp_path / "g" / f"site-{n}.toml").read_text())["metrics"] for n in (1, 2, 3)]
+    assert ports == ["127.0.0.1:9401", "127.0.0.1:9402", "127.0.0.1:9403"]
+    assert "metrics" not in (tmp_path / "h" / "site-1.toml").read_text()
+
+
+def test_when_nobody_is_named_then_the_status_is_refused() -> None:
+    assert rsm("status").returncode == 2
 
 
 def test_when_nobody_runs_then_the_status_says_so(tmp_path: Path) -> None:

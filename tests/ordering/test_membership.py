@@ -44,12 +44,26 @@ def apply(view: View, wanted: Change, after: int = 1, *, joint: bool = False) ->
         (THREE, ChangeKind.JOIN, 4, (1, 2, 3, 4), (1, 2, 3), (1, 4, 2, 3)),
         (LEARNER, ChangeKind.PROMOTE, 4, (1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4)),
         (view_of(1, 2, 3, ring=(1, 2)), ChangeKind.RETURN, 3, (1, 2, 3), (1, 2, 3), (1, 3, 2)),
+        (THREE, ChangeKind.RETIRE, 3, (1, 2, 3), (1, 2, 3), (1, 2)),
+        (THREE, ChangeKind.RETIRE, 1, (1, 2, 3), (1, 2, 3), (2, 3)),
+        (LEARNER, ChangeKind.RETIRE, 4, (1, 2, 3, 4), (1, 2, 3), (1, 2, 3)),
         (THREE, ChangeKind.LEAVE, 3, (1, 2), (1, 2), (1, 2)),
         (THREE, ChangeKind.REMOVE, 2, (1, 3), (1, 3), (1, 3)),
         (LEARNER, ChangeKind.REMOVE, 4, (1, 2, 3), (1, 2, 3), (1, 2, 3)),
         (view_of(1, 2, 3, ring=(1, 2)), ChangeKind.REMOVE, 3, (1, 2), (1, 2), (1, 2)),
     ],
-    ids=["join", "promote", "return", "leave", "remove", "remove learner", "remove external"],
+    ids=[
+        "join",
+        "promote",
+        "return",
+        "retire",
+        "retire the token site",
+        "retire learner",
+        "leave",
+        "remove",
+        "remove learner",
+        "remove external",
+    ],
 )
 def test_when_a_change_applies_then_the_view_shows_it(
     view: View,
@@ -77,6 +91,13 @@ def test_when_a_change_applies_then_the_view_shows_it(
         (THREE, change(ChangeKind.RETURN, 2)),
         (THREE, change(ChangeKind.RETURN, 9)),
         (THREE, Change(ChangeKind.RETURN, Member(SiteId(3), 999, "a3"))),
+        (view_of(1, 2, 3, ring=(1, 2)), change(ChangeKind.RETIRE, 3)),
+        (THREE, change(ChangeKind.RETIRE, 9)),
+        (THREE, Change(ChangeKind.RETIRE, Member(SiteId(3), 999, "a3"))),
+        (view_of(1, 2, 3, ring=(1, 2)), change(ChangeKind.RETIRE, 2)),
+        (view_of(1, 2, 3, 4, ring=(1, 2, 3)), change(ChangeKind.RETIRE, 2)),
+        (view_of(1, 2), change(ChangeKind.RETIRE, 2)),
+        (view_of(1), change(ChangeKind.RETIRE, 1)),
         (THREE, change(ChangeKind.LEAVE, 9)),
         (THREE, change(ChangeKind.REMOVE, 9)),
         (view_of(1), change(ChangeKind.LEAVE, 1)),
@@ -90,6 +111,13 @@ def test_when_a_change_applies_then_the_view_shows_it(
         "return: in the ring",
         "return: a stranger",
         "return: another boot, in the ring",
+        "retire: out of the ring",
+        "retire: a stranger",
+        "retire: another boot",
+        "retire: the ring would be one of three",
+        "retire: the ring would be two of four",
+        "retire: one of two",
+        "retire: the only one",
         "leave: a stranger",
         "remove: a stranger",
         "leave: the last voter",
@@ -113,6 +141,19 @@ def test_when_the_electorate_changes_then_both_quorums_are_needed_from_that_slot
         assert after is not None
         assert after.joint_ts == 40
         assert after.joint_electorate == view.electorate
+
+
+def test_when_a_change_is_joint_then_who_retires_leaves_a_majority_of_both_electorates() -> None:
+    pending = apply(LEARNER, change(ChangeKind.PROMOTE, 4))
+    assert pending is not None
+    assert pending.joint_electorate == (1, 2, 3)
+    few = View(pending.id, pending.members, pending.electorate, ids(1, 2, 4), 40, pending.joint_electorate)
+    assert apply(few, change(ChangeKind.RETIRE, 4), joint=True) is None  # two of four
+    many = View(pending.id, pending.members, ids(1, 4, 5, 6, 7), ids(1, 4, 5, 6), 40, ids(1, 2, 4))
+    assert apply(many, change(ChangeKind.RETIRE, 1), joint=True) is None  # three of five, and one of three
+    after = apply(many, change(ChangeKind.RETIRE, 1), joint=False)
+    assert after is not None
+    assert after.ring == (4, 5, 6)
 
 
 def test_when_only_the_ring_changes_then_no_second_quorum_is_needed() -> None:

@@ -11,7 +11,7 @@ from rsm.client import BlockingClient, Client, ClientConfig
 from rsm.errors import CommandFailed, InvalidCall, OutcomeUnknown, Rejected
 from rsm.replica import Replica
 from tests.rsm.machines import Counter
-from tests.rsm.test_replica import group_of, play
+from tests.rsm.test_replica import crash, group_of, play
 
 
 def client_of(replicas: list[Replica[Any]], machine: type[Any] = Counter, **changes: Any) -> Client[Any]:
@@ -56,7 +56,7 @@ def test_when_a_replica_dies_under_way_then_every_call_is_answered_and_executed_
             assert await counter.add(1) == 1
             calls = [asyncio.ensure_future(counter.add(1)) for _ in range(300)]
             await calls[10]
-            await replicas[place].stop()
+            await crash(replicas[place])
             assert sorted(await asyncio.gather(*calls)) == list(range(2, 302))
             assert await counter.get() == 301
 

@@ -32,6 +32,7 @@ def file(tmp_path: Path) -> Path:
 def test_when_a_file_is_read_then_its_paths_are_relative_to_it(file: Path) -> None:
     config = ReplicaConfig.load(file)
     assert config.data == file.parent / "log"
+    assert (config.metrics, config.recording) == ("", None)
     assert config.keyring() is not None
     engine = config.engine(config.founders, ())
     assert (engine.durable, engine.suspect_ms, engine.packet_bytes) == (True, 300, 60_000)
@@ -43,6 +44,19 @@ def test_when_a_variable_or_an_argument_is_given_then_it_wins(
     monkeypatch.setenv("RSM_GROUP", "others")
     assert ReplicaConfig.load(file).group == "others"
     assert ReplicaConfig.load(file, group="third").group == "third"
+
+
+def test_when_a_recording_is_asked_for_then_its_place_is_relative_to_the_file(file: Path) -> None:
+    file.write_text('recording = "rows"\n' + TEXT)
+    assert ReplicaConfig.load(file).recording == file.parent / "rows"
+
+
+def test_when_the_log_is_configured_by_variables_then_they_are_no_settings_of_the_replica(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RSM_LOG_FORMAT", "json")
+    monkeypatch.setenv("RSM_LOG_LEVEL", "debug")
+    assert ReplicaConfig.load(file).group == "orders"
 
 
 def test_when_the_network_is_not_loopback_then_packets_are_small() -> None:
@@ -57,6 +71,8 @@ def test_when_the_network_is_not_loopback_then_packets_are_small() -> None:
         ("[ring]\nsuspect = 5", "suspect: no such settings"),
         ('mode = "slow"', "mode"),
         ("outstanding_max = 0", "outstanding_max"),
+        ('metrics = "9401"', "metrics: '9401' is no address"),
+        ("recording_bytes_max = 0", "recording_bytes_max"),
         ("= 5", "is no TOML"),
     ],
 )

@@ -20,6 +20,7 @@ from rsm.storage import Store
 from rsm.storage.errors import StorageFailed, StorageLocked
 from rsm.transfer import Peer
 from tests.rsm.machines import Counter
+from tests.rsm.test_replica import crash
 
 T = TypeVar("T")
 SECONDS = 90
@@ -71,8 +72,9 @@ class Cluster:
             self.replicas[site].join(self.founders)
 
     async def stop(self, *sites: int) -> None:
+        """As by a crash."""
         for site in sites:
-            await self.replicas.pop(site).stop()
+            await crash(self.replicas.pop(site))
 
     async def __aenter__(self) -> "Cluster":
         await self.found()

@@ -16,6 +16,7 @@ from ordering.events import Reply
 from ordering.packets import Call
 from ordering.views import SiteId
 from rsm.config import ReplicaConfig
+from rsm.departure import Departure
 from rsm.errors import CommandFailed, Diverged, InvalidCall, MismatchedMachine, Rejected
 from rsm.executor import CHECKPOINT_SLOTS
 from rsm.proxy import Consistency
@@ -33,6 +34,14 @@ def play(main: Coroutine[Any, Any, T]) -> T:
             return await main
 
     return run(bounded())
+
+
+async def crash(replica: Replica[Any]) -> None:
+    """Close it as SIGKILL would: the others have to find out."""
+    stopping = asyncio.ensure_future(replica.stop())
+    await asyncio.sleep(0)
+    replica.hurry()
+    assert await stopping is not Departure.RETIRED
 
 
 def config(**changes: Any) -> ReplicaConfig:

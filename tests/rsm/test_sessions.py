@@ -25,15 +25,15 @@ def executed(
 def test_when_a_request_comes_again_then_its_reply_comes_from_memory() -> None:
     sessions, session = opened()
     executed(sessions, session, 1, b"one")
-    assert sessions.use(session, 1, 0, 0) == (1, b"one")
+    assert sessions.use(session, 1, 0, 0) == Answer(1, b"one")
 
 
 def test_when_requests_come_out_of_order_then_each_is_executed_once() -> None:
     sessions, session = opened()
     executed(sessions, session, 3, b"three")
     executed(sessions, session, 1, b"one")
-    assert sessions.use(session, 3, 0, 0) == (3, b"three")
-    assert sessions.use(session, 1, 0, 0) == (1, b"one")
+    assert sessions.use(session, 3, 0, 0) == Answer(3, b"three")
+    assert sessions.use(session, 1, 0, 0) == Answer(1, b"one")
 
 
 def test_when_a_late_copy_comes_after_the_acknowledgement_then_it_is_not_executed() -> None:
@@ -67,7 +67,7 @@ def test_when_there_are_too_many_then_the_least_recently_used_goes() -> None:
     executed(sessions, 1, 1)
     sessions.open(4, 0)
     assert sessions.use(2, 1, 0, 0) is Refusal.SESSION_UNKNOWN
-    assert sessions.use(1, 1, 0, 0) == (1, b"r")
+    assert sessions.use(1, 1, 0, 0) == Answer(1, b"r")
 
 
 def test_when_a_client_acknowledges_nothing_then_it_is_held_back() -> None:
@@ -75,7 +75,7 @@ def test_when_a_client_acknowledges_nothing_then_it_is_held_back() -> None:
     for number in range(1, 5):
         executed(sessions, session, number)
     assert sessions.use(session, 5, 0, 0) is Refusal.SESSION_FULL
-    assert sessions.use(session, 4, 0, 0) == (4, b"r")
+    assert sessions.use(session, 4, 0, 0) == Answer(4, b"r")
     executed(sessions, session, 5, b"x" * 200, acknowledged=4)
     assert sessions.use(session, 6, 0, 0) is Refusal.SESSION_FULL
     executed(sessions, session, 6, acknowledged=5)
@@ -95,7 +95,7 @@ def test_whatever_order_requests_come_in_then_none_is_executed_twice(arrivals: l
             runs[number] = runs.get(number, 0) + 1
             found.keep(number, 100 + number, b"%d" % number)
         elif isinstance(found, Answer):
-            assert found == (100 + number, b"%d" % number)
+            assert found == Answer(100 + number, b"%d" % number)
             assert runs[number] == 1
         else:
             assert found is Refusal.OLD
@@ -111,5 +111,5 @@ def test_when_sessions_are_put_into_a_snapshot_then_they_go_on_alike() -> None:
     sessions.open(20, 5)
     copy = Sessions(LIMITS)
     copy.load(sessions.dump())
-    assert copy.use(session, 1, 0, 6) == (1, b"one")
+    assert copy.use(session, 1, 0, 6) == Answer(1, b"one")
     assert [each.id for each in copy.dump()] == [20, session]

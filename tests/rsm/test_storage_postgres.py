@@ -16,7 +16,10 @@ from sqlalchemy import text as sql
 from sqlalchemy.pool import NullPool
 
 from ordering.records import Entries, Ledger, Record
+from rsm import backup
 from rsm.storage import StorageFailed, StorageForeign, StorageLocked, Store
+from rsm.storage.looking import looking
+from tests.rsm.backup_kit import FOUNDERS, lived
 from tests.rsm.storage_kit import BEGAN, GROUP, block, blocks, histories, ledger_of, opened, promise
 
 DIGEST = b"d" * 16
@@ -238,3 +241,34 @@ def test_when_the_url_has_no_driver_then_psycopg_is_used(tmp_path: Path, url: st
     write(tmp_path, url.replace("postgresql+psycopg://", "postgresql://"), (BEGAN,))
     with opened(tmp_path, url) as store:
         check(store, ledger_of([(BEGAN,)]))
+
+
+def test_when_a_log_in_postgres_is_looked_at_then_its_owner_goes_on(tmp_path: Path, url: str) -> None:
+    with opened(tmp_path, url) as store:
+        store.restore()
+        store.write((BEGAN, blocks(1, 2)))
+        store.save_snapshot(2, [b"state"] * 3, DIGEST)
+        with looking(tmp_path, url) as look:
+            store.write((blocks(5, 1),))  # the picture stays as it was
+            assert vars(look.ledger) == vars(ledger_of([(BEGAN, blocks(1, 2))]))
+            assert b"".join(look.chunks()) == b"state" * 3
+        with looking(tmp_path, url) as look:
+            assert look.ledger.end == 6
+
+
+def test_when_a_founder_has_postgres_then_a_saved_state_is_restored_into_it(
+    tmp_path: Path, server: Server
+) -> None:
+    file, (url, _) = tmp_path / "file", server.new_schema()
+    old, _ = lived()
+    backup.save(file, GROUP, "here", old.snapshot())
+    founding = backup.plan(backup.verify(file), GROUP, FOUNDERS, "t")
+    backup.check_empty(tmp_path / "d", url, GROUP)
+    backup.found(file, founding, FOUNDERS[0], tmp_path / "d", url, GROUP)
+    with pytest.raises(StorageForeign, match="has a log already"):
+        backup.check_empty(tmp_path / "d", url, GROUP)
+    with opened(tmp_path / "d", url) as store:
+        found = store.restore()
+        assert (found.ledger.chain, found.ledger.end) == (founding.chain, old.applied)
+        assert found.snapshot is not None
+        assert found.snapshot.ts == old.applied

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -124,12 +125,14 @@ def test_when_too_many_wait_then_the_next_is_refused(tmp_path: Path) -> None:
     assert ledger_in(tmp_path).end == 8
 
 
-def test_when_it_is_closed_then_what_was_handed_over_is_written_first(tmp_path: Path) -> None:
+def test_when_it_is_closed_then_the_log_is_written_first_and_no_snapshot_is_waited_for(
+    tmp_path: Path,
+) -> None:
     async def run() -> None:
         host = Host(tmp_path)
         host.gate.set()
         host.writer.submit(1, (BEGAN,))
-        host.writer.save_snapshot(0, [b"x"] * 20, DIGEST, host.on_saved)
+        host.writer.save_snapshot(0, repeat(b"x"), DIGEST, host.on_saved)  # without end
         host.writer.submit(2, (blocks(1, 1),))
         host.writer.close()
         host.writer.close()
@@ -139,10 +142,14 @@ def test_when_it_is_closed_then_what_was_handed_over_is_written_first(tmp_path: 
             host.writer.save_snapshot(0, [], DIGEST, host.on_saved)
         await host.until(2, saved=1)
         assert host.answers == [(1, None), (2, None)]
-        assert host.saved == [(0, None)]
+        ((ts, error),) = host.saved
+        assert ts == 0
+        assert "not complete when the disk was closed" in str(error)
 
     asyncio.run(run())
     assert ledger_in(tmp_path).end == 2
+    with opened(tmp_path) as store:
+        assert store.restore().snapshot is None
 
 
 def test_when_a_write_fails_then_all_that_wait_and_all_later_ones_get_the_error(tmp_path: Path) -> None:

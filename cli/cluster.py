@@ -1,0 +1,219 @@
+"""`rsm cluster`: what an operator orders of a group: remove a site for good, go on without a majority."""
+
+import asyncio
+import time
+from typing import Annotated, Final
+
+import typer
+
+from cli.asking import (
+    UNKNOWN,
+    Picture,
+    SiteFile,
+    ask,
+    load_site,
+    messages,
+    peer_at,
+    picture_of,
+    refuse,
+    survey,
+)
+from ordering.driver import run
+from ordering.errors import OrderingError
+from rsm.config import ReplicaConfig
+from rsm.operations import ForkWanted, Order, Outcome, Progress, RemovalWanted
+from rsm.status import MemberStatus, Standing
+
+app = typer.Typer(
+    help="Change a group: remove a site that is gone, or go on without a majority.", no_args_is_help=True
+)
+
+RETRY_SECONDS: Final = 0.2
+
+Timeout = Annotated[float, typer.Option(min=1.0, help="Seconds to wait for it to happen.")]
+
+
+# -- remove --------------------------------------------------------------------------------------
+
+
+@app.command()
+def remove(
+    site: Annotated[str, typer.Argument(help="Address or id, as rsm members shows it.")],
+    config: SiteFile,
+    force: Annotated[bool, typer.Option("--force", help="Also one that runs; it comes back as new.")] = False,
+    timeout: Timeout = 30.0,
+) -> None:
+    """Take a site that is gone for good out of the electorate, so that it
+    counts in no majority any more.
+
+    To replace a host, start a replica elsewhere, with the others as its
+    contacts, and then remove the old one. A new process at the *same* address
+    needs no removal: it replaces its predecessor by itself.
+
+    Exit codes: 0 removed, 1 refused, 2 a wrong call, 4 asked for and not
+    known to have happened.
+
+      rsm cluster remove 10.0.0.3:7401 -c site-1.toml
+    """
+    ours = load_site(config)
+    picture = picture_of(run(survey(ours)))
+    member = _member(picture, site)
+    if picture.answer_of(member) is not None and not force:
+        refuse(
+            f"{member.address} runs, and would come back as a new member; stop it first, or say --force", 1
+        )
+    helpers = [each.address for each in picture.present if each.site != member.site]
+    if not picture.has_majority:
+        refuse(
+            f"{len(picture.present)} of {len(picture.voters)} voters serve, and a removal is ordered by a"
+            " majority; start the others, or see rsm cluster recover --help",
+            1,
+        )
+    order = RemovalWanted(int(picture.chain, 16), int(member.site, 16))
+    outcome = run(_give(ours, helpers, order, timeout))
+    typer.echo(f"removed: {member.address}, site {member.site}, before slot {outcome.ts + 1}")
+
+
+def _member(picture: Picture, named: str) -> MemberStatus:
+    if picture.latest is None:
+        refuse("nobody answers; start a replica, or name another --config", 1)
+    found = [each for each in picture.members if named in {each.address, each.site}]
+    if len(found) > 1:
+        refuse(f"{named}: there are several; name one by its id: {', '.join(each.site for each in found)}")
+    if not found:
+        known = ", ".join(f"{each.address} ({each.site})" for each in picture.members)
+        refuse(f"{named}: is no member; there are: {known}")
+    return found[0]
+
+
+# -- recover -------------------------------------------------------------------------------------
+
+
+@app.command()
+def recover(
+    config: SiteFile,
+    unsafe: Annotated[bool, typer.Option("--unsafe", help="Say that commands may be lost.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for the group's name.")] = False,
+    timeout: Timeout = 60.0,
+) -> None:
+    """A majority is gone for good: let the survivors go on without it, as a
+    new chain.
+
+    Commands that were answered may be lost: those that only the lost sites
+    have. Never do it while the others may still run somewhere: there would be
+    two groups. Sites of the old chain that come back later join the new one
+    and begin anew. If a *majority* of the old chain comes back it is the old
+    chain that stays, and what the new one has done is lost: empty the data
+    directory of each before it is started.
+
+    Exit codes: 0 the survivors serve, 1 refused, 2 a wrong call, 4 ordered
+    and not known to have happened.
+
+      rsm cluster recover --unsafe -c site-1.toml
+    """
+    ours = load_site(config)
+    picture = picture_of(run(survey(ours)))
+    if picture.latest is None:
+        refuse(
+            "nobody answers; start a survivor first. If every replica of a durable group is stopped, start"
+            " them all: that needs no recovery",
+            1,
+        )
+    survivors = [each for each in picture.voters if picture.answer_of(each) is not None]
+    lost = [each for each in picture.voters if each not in survivors]
+    if len(survivors) > len(picture.voters) // 2:
+        refuse(
+            f"{len(survivors)} of {len(picture.voters)} voters answer: that is a majority, and nothing is to"
+            " be recovered. If it does not serve, rsm doctor looks why; a site that is gone is removed by rsm"
+            " cluster remove",
+            1,
+        )
+    if not survivors:
+        refuse("no voter answers; start a survivor first", 1)
+    _warn(picture, survivors, lost)
+    if not unsafe:
+        refuse("this loses commands for good; say --unsafe if that is what you want", 1)
+    if (
+        not yes
+        and typer.prompt("type the group's name to go on", default="", show_default=False) != ours.group
+    ):
+        refuse("that is not its name; nothing was done", 1)
+    order = ForkWanted(int(picture.chain, 16))
+    minority_ms = ours.engine((ours.bind,), ()).minority_ms
+    able = [each.address for each in survivors if _chain_at(picture, each) == picture.chain]
+    outcome = run(_give(ours, able, order, timeout, patience=2 * minority_ms / 1000))
+    run(_until_served(ours, survivors, outcome, timeout))
+    typer.echo(
+        f"recovered: chain {outcome.chain:x} goes on behind slot {outcome.ts} with"
+        f" {', '.join(each.address for each in survivors)}"
+    )
+    typer.echo("before a lost site is started again, empty its data directory; then it joins as new")
+
+
+def _chain_at(picture: Picture, member: MemberStatus) -> str:
+    said = picture.answer_of(member)
+    return "" if said is None else said.chain
+
+
+def _warn(picture: Picture, survivors: list[MemberStatus], lost: list[MemberStatus]) -> None:
+    """What is known, and what will be lost."""
+    assert picture.latest is not None
+    named = f"group {picture.latest.group}, chain {picture.chain}"
+    lines = [f"{named}: {len(lost)} of {len(picture.voters)} voters are silent"]
+    for each in survivors:
+        said = picture.answer_of(each)
+        assert said is not None
+        lines.append(
+            f"  survives  {each.address}  at slot {said.applied}, heard a majority {said.age_s:.0f} s ago"
+        )
+    lines += [f"  lost      {each.address}  site {each.site}" for each in lost]
+    lines += [
+        "Lost for good: every command behind the last slot that a survivor has, answered or not.",
+        "If a silent site still runs, cut off from here, there will be two groups: stop it first.",
+    ]
+    messages.print("\n".join(lines), markup=False, style="yellow", soft_wrap=True)
+
+
+async def _until_served(
+    ours: ReplicaConfig, survivors: list[MemberStatus], outcome: Outcome, timeout: float
+) -> None:
+    """All survivors that answer are in the new chain, and serve."""
+    ends = time.monotonic() + timeout
+    while time.monotonic() < ends:
+        said = [await ask(ours, each.address) for each in survivors]
+        there = [each for each in said if each is not None]
+        if there and all(
+            (each.chain, each.standing) == (f"{outcome.chain:x}", Standing.SERVING) for each in there
+        ):
+            return
+        await asyncio.sleep(RETRY_SECONDS)
+    refuse("the new chain has begun, and not every survivor serves in it yet; see rsm members", UNKNOWN)
+
+
+# -- orders --------------------------------------------------------------------------------------
+
+
+async def _give(
+    ours: ReplicaConfig, addresses: list[str], order: Order, timeout: float, patience: float = 0.0
+) -> Outcome:
+    """Ask one after the other until it is done, or somebody refuses. ``patience``: for so many seconds a
+    refusal may be because of what the replica has not noticed yet."""
+    began = time.monotonic()
+    ends = began + timeout
+    words = "nobody answered"
+    while True:
+        for address in addresses:
+            try:
+                outcome = await peer_at(ours, address).order(order)
+            except OrderingError as error:
+                refuse(str(error))
+            if outcome is not None and outcome.progress is Progress.DONE:
+                return outcome
+            late = time.monotonic() - began >= patience
+            if outcome is not None and outcome.progress is Progress.REFUSED and late:
+                refuse(f"{address}: {outcome.words}", 1)
+            if outcome is not None:
+                words = outcome.words
+        if time.monotonic() > ends:
+            refuse(f"not within {timeout:g} s: {words}; it may still happen, see rsm members", UNKNOWN)
+        await asyncio.sleep(RETRY_SECONDS)

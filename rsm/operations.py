@@ -1,0 +1,141 @@
+"""What an operator may order of a running replica, over the bulk channel (``docs/operations.md``).
+
+    asks      PointWanted(chain)         how far must a state be that is true now? (R11)
+    asks      RemovalWanted(chain, site) take a voter out of the electorate, so that it can be replaced (R5)
+    asks      ForkWanted(chain)          the majority is gone for good: go on without it, in a new chain (R9)
+    answers   Outcome
+
+Every order names the chain it is meant for, and is safe to repeat: one that comes late, or twice, finds what
+it wants done, or another chain, and does nothing. A replica waits some seconds for what was ordered to
+happen; who asked asks again.
+"""
+
+import asyncio
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Final, Protocol, TypeAlias
+
+import msgspec
+
+from ordering.driver import Group
+from ordering.errors import OrderingError
+from ordering.events import ChangeRequested, ForkRequested
+from ordering.packets import ChangeKind
+from ordering.views import SiteId
+from rsm.executor import Executor
+from rsm.logs import logger
+
+log = logger(__name__)
+
+WAIT_SECONDS: Final = 4.0
+
+
+class PointWanted(msgspec.Struct, frozen=True, array_like=True, tag=16):
+    chain: int
+
+
+class RemovalWanted(msgspec.Struct, frozen=True, array_like=True, tag=17):
+    chain: int
+    site: int
+
+
+class ForkWanted(msgspec.Struct, frozen=True, array_like=True, tag=18):
+    chain: int
+
+
+Order: TypeAlias = PointWanted | RemovalWanted | ForkWanted
+
+
+class Progress(StrEnum):
+    DONE = "done"
+    UNDER_WAY = "under way"
+    REFUSED = "refused"
+
+
+class Outcome(msgspec.Struct, frozen=True, array_like=True):
+    """``chain`` and ``ts`` are where this replica stands; ``words`` say why it is not done."""
+
+    progress: Progress
+    chain: int
+    ts: int
+    words: str = ""
+
+
+class Site(Protocol):
+    """A replica, as far as orders reach."""
+
+    @property
+    def executor(self) -> Executor: ...
+
+    def when_applied(self, ts: int) -> "asyncio.Future[None]": ...
+
+
+Read: TypeAlias = "Callable[[], asyncio.Future[None]]"
+
+
+async def perform(order: Order, site: Site, group: Group | None, read: Read) -> Outcome:
+    """``read`` is done when the state here has everything that was answered to anybody before."""
+    chain = _chain_of(site)
+    if group is None or group.is_over or not chain:
+        return _outcome(Progress.REFUSED, site, "this replica is no member now; ask another one")
+    if chain != order.chain:
+        done = isinstance(order, ForkWanted) and group.forks > 0
+        words = "" if done else f"this replica is in chain {chain:x}, not in {order.chain:x}; look again"
+        return _outcome(Progress.DONE if done else Progress.REFUSED, site, words)
+    try:
+        async with asyncio.timeout(WAIT_SECONDS):
+            await _perform(order, site, group, read)
+    except TimeoutError:
+        return _outcome(Progress.UNDER_WAY, site, _WAITING[type(order)])
+    except OrderingError as error:
+        return _outcome(Progress.REFUSED, site, str(error))
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return _outcome(Progress.REFUSED, site, "this replica has just stopped serving; ask another one")
+    return _outcome(Progress.DONE, site)
+
+
+async def _perform(order: Order, site: Site, group: Group, read: Read) -> None:
+    match order:
+        case PointWanted():
+            await asyncio.shield(read())
+        case RemovalWanted(_, subject):
+            if _has(site, subject):
+                log.warning("an operator removes a site", group=group.name, removed=f"{subject:x}")
+                group.handle(ChangeRequested(ChangeKind.REMOVE, SiteId(subject)))
+            while _has(site, subject):
+                await site.when_applied(site.executor.applied + 1)
+        case ForkWanted(chain):
+            log.critical(
+                "an operator orders this site to go on without a majority, in a new chain; what only the lost"
+                " sites have is lost",
+                group=group.name,
+            )
+            group.handle(ForkRequested())
+            while _chain_of(site) == chain:
+                await site.when_applied(site.executor.applied + 1)
+            log.critical("it goes on in another chain", group=group.name, chain=f"{_chain_of(site):x}")
+
+
+_WAITING: Final[dict[type[Order], str]] = {
+    PointWanted: "no majority has answered yet",
+    RemovalWanted: "the removal is asked for and not ordered yet: the ring must be a majority of the voters"
+    " before and after it",
+    ForkWanted: "the survivors have not found together yet",
+}
+
+
+def _outcome(progress: Progress, site: Site, words: str = "") -> Outcome:
+    return Outcome(progress, _chain_of(site), site.executor.applied, words)
+
+
+def _chain_of(site: Site) -> int:
+    view = site.executor.group.view
+    return 0 if view is None else view.chain
+
+
+def _has(site: Site, subject: int) -> bool:
+    view = site.executor.group.view
+    return view is not None and subject in view.addresses
