@@ -93,9 +93,12 @@ class Picture(msgspec.Struct, frozen=True):
         return [member for member in self.members if member.voter]
 
     def answer_of(self, member: MemberStatus) -> ReplicaStatus | None:
-        """What the member itself says: the same site, in the same chain."""
+        """What the member itself says: the same site, in the same chain; or one that is just back from its
+        disk, and has not executed so much yet that it knows the chain."""
         found = self.answers.get(member.address)
-        return found if found is not None and (found.site, found.chain) == (member.site, self.chain) else None
+        if found is None or found.site != member.site or found.chain not in {self.chain, ""}:
+            return None
+        return found
 
     @property
     def present(self) -> list[MemberStatus]:

@@ -43,12 +43,15 @@ def remove(
     force: Annotated[bool, typer.Option("--force", help="Also one that runs; it comes back as new.")] = False,
     timeout: Timeout = 30.0,
 ) -> None:
-    """Take a site that is gone for good out of the electorate, so that it counts in no majority any more.
+    """Take a site that is gone for good out of the electorate, so that it
+    counts in no majority any more.
 
-    A host is replaced by removing it and starting a replica elsewhere with contacts = [...] of those that
-    are left. A new process at the *same* address needs no removal: it replaces its predecessor by itself.
+    To replace a host, start a replica elsewhere, with the others as its
+    contacts, and then remove the old one. A new process at the *same* address
+    needs no removal: it replaces its predecessor by itself.
 
-    Exit codes: 0 removed, 1 refused, 2 a wrong call, 4 asked for and not known to have happened.
+    Exit codes: 0 removed, 1 refused, 2 a wrong call, 4 asked for and not
+    known to have happened.
 
       rsm cluster remove 10.0.0.3:7401 -c site-1.toml
     """
@@ -93,14 +96,18 @@ def recover(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for the group's name.")] = False,
     timeout: Timeout = 60.0,
 ) -> None:
-    """A majority is gone for good: let the survivors go on without it, as a new chain.
+    """A majority is gone for good: let the survivors go on without it, as a
+    new chain.
 
-    Commands that were answered may be lost: those that only the lost sites have. Never do it while the
-    others may still run somewhere: there would be two groups. Sites of the old chain that come back later
-    join the new one and begin anew. If a *majority* of the old chain comes back it is the old chain that
-    stays, and what the new one has done is lost: empty the data directory of each before it is started.
+    Commands that were answered may be lost: those that only the lost sites
+    have. Never do it while the others may still run somewhere: there would be
+    two groups. Sites of the old chain that come back later join the new one
+    and begin anew. If a *majority* of the old chain comes back it is the old
+    chain that stays, and what the new one has done is lost: empty the data
+    directory of each before it is started.
 
-    Exit codes: 0 the survivors serve, 1 refused, 2 a wrong call, 4 ordered and not known to have happened.
+    Exit codes: 0 the survivors serve, 1 refused, 2 a wrong call, 4 ordered
+    and not known to have happened.
 
       rsm cluster recover --unsafe -c site-1.toml
     """
@@ -133,15 +140,19 @@ def recover(
         refuse("that is not its name; nothing was done", 1)
     order = ForkWanted(int(picture.chain, 16))
     minority_ms = ours.engine((ours.bind,), ()).minority_ms
-    outcome = run(
-        _give(ours, [each.address for each in survivors], order, timeout, patience=2 * minority_ms / 1000)
-    )
+    able = [each.address for each in survivors if _chain_at(picture, each) == picture.chain]
+    outcome = run(_give(ours, able, order, timeout, patience=2 * minority_ms / 1000))
     run(_until_served(ours, survivors, outcome, timeout))
     typer.echo(
         f"recovered: chain {outcome.chain:x} goes on behind slot {outcome.ts} with"
         f" {', '.join(each.address for each in survivors)}"
     )
     typer.echo("before a lost site is started again, empty its data directory; then it joins as new")
+
+
+def _chain_at(picture: Picture, member: MemberStatus) -> str:
+    said = picture.answer_of(member)
+    return "" if said is None else said.chain
 
 
 def _warn(picture: Picture, survivors: list[MemberStatus], lost: list[MemberStatus]) -> None:

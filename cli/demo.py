@@ -56,7 +56,7 @@ class Cluster:
         for number in numbers:
             self.running[number] = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "cli.main", "replica", "--machine", "cli.demo:Counter"),
-                *("--config", str(self.directory / f"site-{number}.toml")),
+                *("--config", str(self.directory / f"site-{number}.toml"), "--log-level", "error"),
                 stdout=PIPE,
                 env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
             )

@@ -42,10 +42,12 @@ def doctor(
     output: Output = "table",
     strict: Annotated[bool, typer.Option("--strict", help="Fail on what to mind as well.")] = False,
 ) -> None:
-    """Check a site: settings, key, address, limits, disk and log, and whether it reaches the others.
+    """Check a site: settings, key, address, limits, disk and log, and whether
+    it reaches the others.
 
-    Nothing is changed. It may run beside the replica, and should run as the same user. For everything that is
-    not well it says what to do. The exit code is 0 if nothing is wrong, else 1; what to *mind* is not wrong.
+    Nothing is changed. It may run beside the replica, and should run as the
+    same user. For everything that is not well it says what to do. The exit
+    code is 0 if nothing is wrong, else 1; what to *mind* is not wrong.
 
       rsm doctor -c site-1.toml
     """

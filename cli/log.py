@@ -43,8 +43,9 @@ def tail(
 ) -> None:
     """Show the last blocks of a log.
 
-    The directory is only read: its replica may run, and is not disturbed but for the reading of a disk. A log
-    may have, at its end, what no majority has yet; a view change may erase that, and --follow says so.
+    The directory is only read: its replica may run, and is not disturbed but
+    for the reading of a disk. A log may have, at its end, what no majority
+    has yet; a view change may erase that, and --follow says so.
 
       rsm log tail -n 5 -c site-1.toml -m counter:Counter
     """
@@ -70,7 +71,8 @@ def export(
 ) -> None:
     """Write blocks of a log to a file, a line of JSON for each.
 
-    What a snapshot has covered was deleted from the log: the first block need not be of slot 1.
+    What a snapshot has covered was deleted from the log: the first block need
+    not be of slot 1.
 
       rsm log export orders.jsonl --from 1000 --to 2000 -c site-1.toml -m counter:Counter
     """

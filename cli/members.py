@@ -26,7 +26,8 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def members(config: SiteFile, output: Output = "table") -> None:
-    """Show the members of a group: the latest view that anybody has, and how each says that it stands.
+    """Show the members of a group: the latest view that anybody has, and how
+    each says that it stands.
 
     The exit code is 0 if a majority of the voters serves, else 1.
 

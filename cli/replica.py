@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import os
 import secrets
 import signal
 import sys
@@ -164,7 +165,6 @@ async def _serve(machine: type[StateMachine], config: ReplicaConfig) -> int:
         if told.done():
             serving.hurry()
         else:
-            typer.echo("stopping: waits for its calls and leaves the ring; a second signal stops it at once")
             told.set_result(None)
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -184,11 +184,21 @@ async def _serve(machine: type[StateMachine], config: ReplicaConfig) -> int:
     await asyncio.wait([over, told], return_when=asyncio.FIRST_COMPLETED)
     over.cancel()
     ended = (await asyncio.gather(over, return_exceptions=True))[0]
+    if told.done():
+        _say("stopping: waits for its calls and leaves the ring; a second signal stops it at once")
     departure = await serving.stop()
     if isinstance(ended, Exception):
         _refuse(f"{config.group}: this replica halted: {ended}", 1)
-    typer.echo(f"stopped: {departure}")
+    _say(f"stopped: {departure}")
     return 0
+
+
+def _say(words: str) -> None:
+    """Whoever started this replica may be gone, and nobody reads it any more; that must not keep it here."""
+    try:
+        typer.echo(words)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in the buffer
 
 
 # -- status --------------------------------------------------------------------------------------

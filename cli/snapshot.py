@@ -58,20 +58,24 @@ def save(
     config: SiteFile,
     source: Annotated[str, typer.Option("--from", help="Address of the replica to take it from.")] = "",
     offline: Annotated[
-        bool, typer.Option("--offline", help="From this site's data directory instead; see below.")
+        bool, typer.Option("--offline", help="From this site's data directory; see above.")
     ] = False,
     machine: Annotated[
         str, typer.Option("--machine", "-m", help="package.module:Class, with --offline.")
     ] = "",
     force: Annotated[bool, typer.Option("--force", help="Over a file that is there.")] = False,
 ) -> None:
-    """Save the state of a running group: everything that was answered to anybody before this began.
+    """Save the state of a running group: everything that was answered to
+    anybody before this began.
 
-    With --offline it is taken from the data directory of --config, whether its replica runs or not. The
-    directory is only read. With --machine its log is executed too, to the end: what was in it but was never
-    answered is then in the state as well. Without, it is the last snapshot that the replica saved itself.
+    With --offline it is taken from the data directory of --config, whether
+    its replica runs or not. The directory is only read. With --machine its
+    log is executed too, to the end: what was in it but was never answered is
+    then in the state as well. Without, it is the last snapshot that the
+    replica saved itself.
 
-    Exit codes: 0 saved and read again, 1 it cannot be, 2 a wrong call, 4 nobody gave the state.
+    Exit codes: 0 saved and read again, 1 it cannot be, 2 a wrong call, 4
+    nobody gave the state.
 
       rsm snapshot save monday.rsm -c site-1.toml
 
@@ -155,7 +159,8 @@ def show(
 
       rsm snapshot show monday.rsm
 
-    The exit code is 1 if the file is damaged, or the machine cannot be restored from it.
+    The exit code is 1 if the file is damaged, or the machine cannot be
+    restored from it.
     """
     check_output(output)
     contents = _verified(file, machine)
@@ -213,14 +218,18 @@ def restore(
     ] = "",
     token: Annotated[str, typer.Option(help="As the first restore of this group has printed it.")] = "",
 ) -> None:
-    """Found a NEW group with the state of a snapshot: write the data directory of each founder named.
+    """Found a NEW group with the state of a snapshot: write the data
+    directory of each founder named.
 
-    Every founder needs it before it is started for the first time, with the same file, founders and token.
-    Those on this machine are named here together; for the others the command to run there is printed. Until a
-    majority of the founders has it, none of them serves. Data directories must be empty.
+    Every founder needs it before it is started for the first time, with the
+    same file, founders and token. Those on this machine are named here
+    together; for the others the command to run there is printed. Until a
+    majority of the founders has it, none of them serves. Data directories
+    must be empty.
 
-    The group begins behind the slot of the snapshot, in a chain of its own; what happened after the snapshot
-    is not in it. Clients keep their sessions. Stop the old group first, if it has the same addresses.
+    The group begins behind the slot of the snapshot, in a chain of its own;
+    what happened after the snapshot is not in it. Clients keep their
+    sessions. Stop the old group first, if it has the same addresses.
 
     Exit codes: 0 written, 1 it cannot be, 2 a wrong call.
 

@@ -122,9 +122,8 @@ class CallerDriver:
             try:
                 packet = self._wire.unpack(datagram)
             except Exception:  # a defect here must not be a way to stop the process from outside
-                unsaid = self._throttle.admits("unreadable")
-                if unsaid is not None:
-                    log.exception("a datagram could not be read", bytes=len(datagram), unsaid=unsaid)
+                if (fields := self._throttle.admits("unreadable")) is not None:
+                    log.exception("a datagram could not be read", bytes=len(datagram), **fields)
                 continue
             if packet is not None:
                 packets.append(packet)

@@ -232,11 +232,10 @@ class Group:
         if self._polls != engine.recovery.polls:
             self._polls = engine.recovery.polls
             suspects = engine.recovery.suspected
-            unsaid = self._throttle.admits(suspects)
-            if unsaid is not None:
+            if (fields := self._throttle.admits(suspects)) is not None:
                 members = [site.addresses.get(each, f"{each:x}") for each in suspects]
                 what = "suspected" if suspects else "the ring does not move"
-                self._log.warning(what, members=members, view=str(site.view.id), unsaid=unsaid)
+                self._log.warning(what, members=members, view=str(site.view.id), **fields)
         if now - self._looked_at < LOOK_MS * MS:
             return
         self._looked_at = now

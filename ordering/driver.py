@@ -244,9 +244,8 @@ class Driver:
             packet = self._wire.unpack(datagram)
         except Exception:  # a defect here must not be a way to stop the process from outside
             self._unreadable += 1
-            unsaid = self._throttle.admits("unreadable")
-            if unsaid is not None:
-                log.exception("a datagram could not be read", bytes=len(datagram), unsaid=unsaid)
+            if (fields := self._throttle.admits("unreadable")) is not None:
+                log.exception("a datagram could not be read", bytes=len(datagram), **fields)
             return
         if packet is not None:
             packets.append(packet)

@@ -11,6 +11,7 @@ that: a program that embeds us sees ``suspected group=orders members=[...]`` in 
 """
 
 import logging
+import math
 import sys
 from collections.abc import MutableMapping
 from time import monotonic
@@ -65,20 +66,26 @@ def _for_logging(
 
 class Throttle:
     """Lets something be said once in a while, and counts what was not. It remembers ``KEYS_MAX`` keys; what
-    others can cause has few."""
+    others can cause has few.
+
+    ::
+
+        if (fields := throttle.admits("suspected")) is not None:
+            log.warning("suspected", **fields)
+    """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._known: dict[object, tuple[float, int]] = {}  # said when, unsaid since then
 
-    def admits(self, key: object) -> int | None:
-        """How often the same went unsaid since it was last said; None: it has just been."""
+    def admits(self, key: object) -> dict[str, int] | None:
+        """None: it has just been said. Else fields to say with it: how often it went unsaid since then."""
         now = monotonic()
-        last, unsaid = self._known.pop(key, (now - self._seconds, 0))
+        last, unsaid = self._known.pop(key, (-math.inf, 0))
         if now - last < self._seconds:
             self._known[key] = (last, unsaid + 1)
             return None
         self._known[key] = (now, 0)
         while len(self._known) > KEYS_MAX:
             del self._known[next(iter(self._known))]
-        return unsaid
+        return {"unsaid": unsaid} if unsaid else {}

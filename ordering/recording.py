@@ -61,9 +61,11 @@ Events:
 =============  ====================================================================================
 """
 
+import glob
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -264,6 +266,13 @@ class Recorder:
     def close(self) -> None:
         self.rotate()
 
+    def abandon(self) -> None:
+        """Write nothing more. What the tail holds stays, for whoever reads it or takes up the name."""
+        file, self._file, self._stream = self._file, None, None
+        if file is not None:
+            with suppress(OSError):
+                file.close()
+
     # -- files -----------------------------------------------------------------------------------
 
     def _next_path(self) -> Path:
@@ -303,7 +312,10 @@ class Recorder:
         return path
 
     def _close_leftover(self) -> None:
-        """A predecessor of this name died: what its tail holds becomes a closed file."""
+        """A predecessor of this name died: what its tail holds becomes a closed file, and what never became
+        one goes."""
+        for path in self.directory.glob(f"{glob.escape(self.name)}-??????.tmp"):
+            path.unlink()
         if not self._tail_path.exists():
             return
         tail = _read_tail(self._tail_path)

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from rsm.errors import CallError, CommandFailed, Refusal, Refused, Rejected
-from rsm.methods import SIGNATURE_BYTES, Catalogue
+from rsm.methods import OK_TAG, SIGNATURE_BYTES, Catalogue, Method
 from rsm.nesting import is_too_deep
 from rsm.sessions import SessionLimits
 
@@ -120,11 +120,11 @@ class Language:
 # -- replies -------------------------------------------------------------------------------------
 
 
-class Ok(msgspec.Struct, frozen=True, array_like=True, tag=0):
+class Ok(msgspec.Struct, frozen=True, array_like=True, tag=OK_TAG):
     value: msgspec.Raw
 
 
-class OkEncoded(msgspec.Struct, frozen=True, array_like=True, tag=0):
+class OkEncoded(msgspec.Struct, frozen=True, array_like=True, tag=OK_TAG):
     """The same, on its way out."""
 
     value: Any
@@ -150,6 +150,7 @@ class Elsewhere(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 Reply: TypeAlias = Ok | RejectedReply | FailedReply | RefusedReply
+_OK: Final = bytes((0x92, OK_TAG))  # how such a reply begins: an array of two, the tag first
 _REPLIES: Final = msgspec.msgpack.Decoder(Reply)
 FETCH: Final = _ENCODER.encode(Elsewhere())
 
@@ -195,6 +196,13 @@ def value_of(reply: bytes) -> msgspec.Raw:
             return value
         case other:
             raise error_of(other)
+
+
+def result_of(reply: bytes, method: Method) -> Any:
+    """What the method returned, or the error that the reply is."""
+    if reply.startswith(_OK):
+        return method.decode_ok(reply)
+    return method.decode_result(value_of(reply))
 
 
 def error_of(reply: RejectedReply | FailedReply | RefusedReply) -> CallError:

@@ -20,6 +20,7 @@ from rsm.errors import InvalidCall, MachineError
 from rsm.state_machine import FIRST_VERSION, Mark, Since, StateMachine, mark_of
 
 SIGNATURE_BYTES: Final = 16
+OK_TAG: Final = 0  # of the replies that have a value
 _PLACE: Final = re.compile(r"`\$\[(\d+)\]")
 _ENCODER: Final = msgspec.msgpack.Encoder()
 RESERVED: Final = ("apply", "call", "reading", "with_details", "with_options")  # what a proxy has of its own
@@ -41,6 +42,7 @@ class Method:
         self.fields = [self._field(parameter, hints) for parameter in parameters]
         self.since = [_since(hints[parameter.name]) for parameter in parameters]
         self.keyword_only = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+        self._arguments_max = len(self.fields) - len(self.keyword_only)
         self.newest = max([mark.since, *self.since])
         self._check_versions(machine)
         if "return" not in hints:
@@ -52,6 +54,8 @@ class Method:
         try:
             self._decoder = msgspec.msgpack.Decoder(self.arguments)
             self._results = msgspec.msgpack.Decoder(self.result)
+            whole = msgspec.defstruct("Ok", [("value", self.result)], array_like=True, tag=OK_TAG)
+            self._oks: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(whole)
             self._schema(self.newest)
         except (TypeError, ValueError, NotImplementedError) as error:
             raise MachineError(f"{self.title}: its annotations cannot be encoded: {error}") from None
@@ -106,14 +110,12 @@ class Method:
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> msgspec.Struct:
         """The call as its receiver will see it, or ``InvalidCall``."""
-        if len(args) > len(self.fields) - len(self.keyword_only):
+        if len(args) > self._arguments_max:
             raise InvalidCall(f"{self.title}: takes {self._arity()}, was given {len(args)}")
         try:
-            bound = self._decoder.decode(_ENCODER.encode(self.arguments(*args, **kwargs)))
+            return self._decoder.decode(_ENCODER.encode(self.arguments(*args, **kwargs)))
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
             raise InvalidCall(f"{self.title}: {self._plain(error)}") from None
-        assert isinstance(bound, self.arguments)
-        return bound
 
     def _plain(self, error: Exception) -> str:
         """msgspec's words, with the argument's name instead of its place in the struct that a call is."""
@@ -121,7 +123,7 @@ class Method:
         return _PLACE.sub(lambda place: f"`{self.fields[int(place[1]) - 1][0]}", words)
 
     def _arity(self) -> str:
-        count = len(self.fields) - len(self.keyword_only)
+        count = self._arguments_max
         return f"{count} argument{'' if count == 1 else 's'}"
 
     def invoke(self, machine: StateMachine, arguments: msgspec.Struct, version: int) -> Any:
@@ -147,6 +149,10 @@ class Method:
 
     def decode_result(self, data: bytes | msgspec.Raw) -> Any:
         return self._results.decode(data)
+
+    def decode_ok(self, reply: bytes) -> Any:
+        """The value of a whole reply that is one."""
+        return self._oks.decode(reply).value
 
     # -- comparing -------------------------------------------------------------------------------
 

@@ -123,8 +123,8 @@ class Pages:
         try:
             page = maker(headers)
         except Exception:  # a defect of a page is none of the replica's
-            if self._throttle.admits(target) is not None:
-                log.exception("a page could not be made")
+            if (fields := self._throttle.admits(maker)) is not None:
+                log.exception("a page could not be made", **fields)
             page = _error(HTTPStatus.INTERNAL_SERVER_ERROR)
         return _response(page, headers_only=method == "HEAD")
 

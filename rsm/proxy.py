@@ -130,7 +130,7 @@ class _Calling:
     async def _tell(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Told:
         begun = time.monotonic()
         answer: Answer = await self._in_time(self._backend.execute(method.bind(args, kwargs)), method)
-        value = method.decode_result(envelope.value_of(answer.reply))
+        value = envelope.result_of(answer.reply, method)
         held = await self._held(answer.ts, begun)
         return Result(value, answer.ts, _qos(held)), held
 
@@ -156,7 +156,7 @@ class _Calling:
     async def _ask(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fresh[Any]:
         asked = self._backend.query(method, args, kwargs, self._options.consistency)
         reading: Reading = await self._in_time(asked, method)
-        value = method.decode_result(envelope.value_of(reading.reply))
+        value = envelope.result_of(reading.reply, method)
         return Fresh(value, reading.timestamp, reading.age_s)
 
     async def _in_time(self, pending: Awaitable[Any], method: Method | None) -> Any:
@@ -192,7 +192,7 @@ class Proxy(_Calling, Generic[M]):
 
             async def tell(*args: Any, **kwargs: Any) -> Any:
                 answer = await self._backend.execute(method.bind(args, kwargs))
-                return method.decode_result(envelope.value_of(answer.reply))
+                return envelope.result_of(answer.reply, method)
 
             bound = tell
         else:

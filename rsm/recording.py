@@ -43,7 +43,7 @@ log = logger(__name__)
 P = ParamSpec("P")
 
 ROWS_WAITING_MAX: Final = 1 << 16
-ROWS_AT_ONCE: Final = 1_024  # the interpreter is not kept for longer
+ROWS_AT_ONCE: Final = 512  # the interpreter is not kept for longer
 FLUSH_SECONDS: Final = 0.25
 CLOSE_SECONDS: Final = 10.0
 APPLIED_SLOTS: Final = 256
@@ -349,6 +349,7 @@ class Recording:
     # -- in the thread ---------------------------------------------------------------------------
 
     def _run(self) -> None:
+        recorder: Recorder | None = None
         try:
             recorder = Recorder(
                 self.directory, self.name, rows_per_file=self._rows_per_file, bytes_max=self._bytes_max
@@ -362,6 +363,8 @@ class Recording:
             recorder.close()
         except Exception as error:  # noqa: BLE001 - a full disk or a defect: the replica goes on without
             self.fail(error)
+            if recorder is not None:
+                recorder.abandon()
 
     def _drain(self, recorder: Recorder) -> None:
         """What was there when it began: more may come faster than it goes."""

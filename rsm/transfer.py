@@ -45,7 +45,7 @@ from ordering.transports.bulk_tcp import DEFAULT_LIMITS, BulkLimits, BulkStream,
 from ordering.views import NO_SITE, SiteId
 from rsm import operations
 from rsm.chunks import CHUNK_MAX, DIGEST_BYTES, Whole, name_of
-from rsm.logs import logger
+from rsm.logs import Throttle, logger
 from rsm.operations import Outcome
 from rsm.pace import aside
 from rsm.spool import NAMES_MAX, Spool
@@ -56,6 +56,8 @@ log = logger(__name__)
 GIVEN_AT_ONCE: Final = 2
 BYTES_PER_S_MIN: Final = 256 * 1024  # that a state is taken with, after the first while
 PATIENCE_SECONDS: Final = 60.0
+SAID_AGAIN_S: Final = 10.0
+_throttle: Final = Throttle(SAID_AGAIN_S)
 _LENGTH: Final = Layout(">I")
 _HEAD_MAX: Final = 256
 _QUESTION_MAX: Final = NAMES_MAX * DIGEST_BYTES + 256
@@ -344,7 +346,7 @@ class Peer(msgspec.Struct, frozen=True):
                 await stream.finish()
                 return await _receive(_Incoming(stream), spool)
         except BulkError as error:
-            log.warning("state transfer from %s: %s", self.address, error)
+            _complain("a state did not come", self.address, error)
             return None
 
     async def status(self) -> ReplicaStatus | None:
@@ -368,3 +370,9 @@ class Peer(msgspec.Struct, frozen=True):
             return msgspec.msgpack.decode(received or b"", type=Results)
         except msgspec.MsgspecError:
             return []
+
+
+def _complain(what: str, address: str, error: BulkError) -> None:
+    """Who fetches a state tries again at once, and for as long as it takes."""
+    if (fields := _throttle.admits((what, address))) is not None:
+        log.warning(what, peer=address, error=str(error), **fields)

@@ -5,11 +5,11 @@ anything per message; the recording costs a few tuples per batch.
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from time import monotonic, time, time_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ordering.config import MS
 from ordering.driven_group import Group, Notice
@@ -23,7 +23,7 @@ from rsm.errors import Diverged
 from rsm.executor import Executor
 from rsm.histogram import Histogram
 from rsm.intake import Intake
-from rsm.logs import logger
+from rsm.logs import Throttle, logger
 from rsm.pages import Maker, Pages
 from rsm.showing import show
 from rsm.status import (
@@ -46,6 +46,8 @@ log = logger(__name__)
 
 VIEWS_KEPT: Final = 32
 REACHED_SECONDS: Final = 0.05
+DEFECTS_SHOWN: Final = 100
+SAID_AGAIN_S: Final = 1.0
 COUNTED: Final = (
     "view changes",
     "memberships",
@@ -71,6 +73,7 @@ class Watch:
         self.began = monotonic()
         self._patience_ns = 0
         self._log = log.bind(group=config.group)
+        self._throttle = Throttle(SAID_AGAIN_S)
         self._transfer_began = 0.0
         self._group: Group | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -95,7 +98,7 @@ class Watch:
         self._group, member = group, group.member
         self._patience_ns = suspect_ms * MS
         self._log = log.bind(group=self.config.group, site=f"{member.site:x}")
-        self._log.info("joining", how=how)
+        self._say("joining", how=how)
         if self.recording is not None:
             self.recording.begin(member, how)
 
@@ -104,8 +107,7 @@ class Watch:
 
     def ended(self, ending: Ending) -> None:
         self._tell_reached()
-        level = logging.INFO if ending is Ending.RETIRED else logging.WARNING
-        self._log.log(level, "the membership ended", why=ending.name.lower())
+        self._say("the membership ended", warning=ending is not Ending.RETIRED, why=ending.name.lower())
         self.view = None
 
     def halted(self, error: Exception) -> None:
@@ -147,6 +149,13 @@ class Watch:
             self._tell_reached()
             await asyncio.to_thread(self.recording.finish)
 
+    def _say(self, what: str, *, warning: bool = False, **fields: Any) -> None:
+        """What a bad network can bring about again and again."""
+        more = self._throttle.admits(what)
+        if more is not None:
+            tell = self._log.warning if warning else self._log.info
+            tell(what, **fields, **more)
+
     # -- the order -------------------------------------------------------------------------------
 
     def hear(self, notices: Sequence[Notice], calls: Calls) -> None:
@@ -157,7 +166,7 @@ class Watch:
         view, before = notice.view, self.view
         self.view = view
         self._log = self._log.bind(view=str(view.id))
-        if notice.locks_only and before is not None:
+        if (notice.locks_only and before is not None) or not self._is_named(view):
             return
         self.counts["view changes"] += 1
         status = ViewStatus(
@@ -179,6 +188,12 @@ class Watch:
             why=status.why,
         )
 
+    def _is_named(self, view: View) -> bool:
+        """A replica that is back from its disk goes through the views of its log: they are no news."""
+        assert self._group is not None
+        named = view.member(self._group.member.site)
+        return named is not None and named.boot == self._group.member.boot
+
     def executed(self, delivery: Delivery, executor: Executor, *, own: int) -> None:
         """And whoever waited for it was answered, so many calls of this process among them."""
         if self.recording is not None:
@@ -199,7 +214,7 @@ class Watch:
     def transfer_begins(self, slot: int) -> None:
         self.counts["transfers begun"] += 1
         self._transfer_began = monotonic()
-        self._log.info("the state is fetched", slot=slot)
+        self._say("the state is fetched", slot=slot)
 
     def transfer_ends(self, executor: Executor, size: int, donor: SiteId) -> None:
         self.counts["transfers taken"] += 1
@@ -265,7 +280,7 @@ class Watch:
             sessions=len(executor.sessions),
             outstanding=calls.outstanding,
             age_s=0.0 if group is None or group.is_over else group.majority_age_ns() / 1e9,
-            why="" if failure is None else str(failure),
+            why="" if failure is None else _plain(str(failure)),
             clock_ns=time_ns(),
             forks=0 if group is None else group.forks,
             members=members,
@@ -288,7 +303,7 @@ class Watch:
             snapshot=_snapshot(disk),
             recording=self._recording(),
             locks=locks_of(self.view),
-            defects=dict(executor.defects),
+            defects=_defects(executor.defects),
             counters=self._counters(engine, driver),
             views=list(self.views),
         )
@@ -312,6 +327,18 @@ class Watch:
         ):
             found |= {f"{what}: {reason}": count for reason, count in counts.items()}
         return found
+
+
+def _plain(text: str) -> str:
+    """What the application has named or said may be no text that can be encoded."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _defects(counted: dict[str, int]) -> dict[str, int]:
+    """By method and type of error; an application that makes up types has no use for more."""
+    shown = {_plain(key): count for key, count in islice(counted.items(), DEFECTS_SHOWN)}
+    rest = sum(counted.values()) - sum(shown.values())
+    return shown | {"others: others": rest} if rest else shown
 
 
 def _addresses(view: View, sites: Sequence[SiteId]) -> list[str]:

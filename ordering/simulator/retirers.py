@@ -99,7 +99,7 @@ class Retirers(Checker):
 
     @property
     def _is_calm(self) -> bool:
-        return BIRTH < self.cluster.clock.now < self.calm_ns
+        return self.active and BIRTH < self.cluster.clock.now < self.calm_ns
 
     # -- judging ---------------------------------------------------------------------------------
 

@@ -156,8 +156,9 @@ class Resolver:
             self._remember(endpoint, _sockaddr(found[0][4]))
             self._changed()
         except (OSError, UnicodeError) as failure:
-            if self._throttle.admits(endpoint) is not None:
-                log.warning("no such host; packets to it are dropped", host=str(endpoint), error=str(failure))
+            if (fields := self._throttle.admits(endpoint)) is not None:
+                what = "no such host; packets to it are dropped"
+                log.warning(what, host=str(endpoint), error=str(failure), **fields)
             await asyncio.sleep(LOOKUP_RETRY_S)  # the next packet to it asks again
         finally:
             self._lookups.pop(endpoint, None)

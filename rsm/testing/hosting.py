@@ -84,6 +84,10 @@ class VirtualLoop:
                 self._cluster.clock.after(0, self._turn)
         return handle
 
+    def call_later(self, seconds: float, callback: Callable[..., object], *args: Any) -> None:
+        """No handle: nobody who lives here takes such a call back."""
+        self._cluster.clock.after(int(seconds * 1000 * MS), partial(self.call_soon, callback, *args))
+
     def _turn(self) -> None:
         if self._closed:
             return

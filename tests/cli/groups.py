@@ -5,29 +5,43 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from typer.testing import CliRunner
 
 from cli.demo import free_ports
+from cli.main import app
 
 ROOT = Path(__file__).parents[2]
 MACHINE = "tests.rsm.machines:Counter"
 SECONDS = 90
+PAUSE = 0.1
 
 
-def rsm(*words: object, given: str | None = None) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "cli.main", *map(str, words)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        input=given,
-        timeout=SECONDS,
-        env={**os.environ, "COLUMNS": "300"},
-        check=False,
-    )
+def until(holds: Callable[[], bool]) -> None:
+    """Of what other processes come to, nobody here is told; so look now and then, and not for ever."""
+    ends = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < ends, "it did not come about"
+        time.sleep(PAUSE)
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def rsm(*words: object, given: str | None = None) -> Done:
+    """A command of the command line, in this process: its replicas are processes, and starting one more for
+    every question would take most of the time."""
+    runner = CliRunner(env={"COLUMNS": "300"})
+    result = runner.invoke(app, [str(word) for word in words], input=given, catch_exceptions=False)
+    return Done(result.exit_code, result.stdout, result.stderr)
 
 
 class Group:
@@ -73,6 +87,12 @@ class Group:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line.startswith(words), (line, process.poll())
+
+    def answer(self, *numbers: int) -> bool:
+        """Whether they run, and can say how they stand."""
+        done = rsm("status", "-c", self.config(numbers[0]), "-o", "json")
+        found = json.loads(done.stdout)
+        return all(found[self.addresses[number - 1]] is not None for number in numbers)
 
     def kill(self, *numbers: int, how: signal.Signals = signal.SIGKILL) -> None:
         for number in numbers:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.groups import Group, rsm, running_group
+from tests.cli.groups import Group, rsm, running_group, until
 
 # An orphan yields to a chain that lives after this long.
 QUICK = {"orphan_ms": 2000}
@@ -99,3 +99,42 @@ def test_when_the_majority_is_gone_then_an_operator_lets_the_survivors_go_on(
         assert group.json("members")["chain"] == after["chain"]
         assert len(roles(group)) == 4
         assert group.call("add", 1, site=4) == 9
+
+
+def test_when_the_majority_was_only_away_then_the_old_chain_stays_and_the_survivor_comes_back_to_it(
+    tmp_path: Path,
+) -> None:
+    """What operations.md warns of: lost sites that are started again with their logs, and are a majority."""
+    with running_group(tmp_path, 3, ring=QUICK) as group:
+        assert group.call("add", 7) == 7
+        before = group.json("members")["chain"]
+        group.kill(2, 3)
+        done = rsm("cluster", "recover", "--unsafe", "--yes", "-c", group.config(1))
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert group.call("add", 1) == 8
+        group.start(2, 3)
+        until(lambda: [standing for _, standing in roles(group, site=2).values()] == ["serving"] * 3)
+        assert group.json("members", site=2)["chain"] == before
+        assert group.call("get") == 7  # what the survivor did alone is lost
+
+
+def test_when_everything_stopped_and_most_disks_are_lost_then_those_that_come_back_can_go_on(
+    tmp_path: Path,
+) -> None:
+    with running_group(tmp_path, 5, ring=QUICK) as group:
+        assert group.call("add", 7) == 7
+        before = group.json("members")["chain"]
+        group.kill(1, 2, 3, 4, 5)
+        for number in (3, 4, 5):
+            shutil.rmtree(group.data(number))
+        group.begin(1, 2)
+        until(lambda: rsm("members", "-c", group.config(1)).stdout.count("ring") >= 2)
+        until(lambda: group.answer(1, 2))
+        done = rsm("cluster", "recover", "--unsafe", "--yes", "-c", group.config(1))
+        assert done.returncode == 0, done.stdout + done.stderr
+        for number in (1, 2):
+            group.await_line(number, "ready")
+        assert group.call("get") == 7
+        group.start(3)  # a founder with an empty disk: it joins
+        assert group.call("add", 1, site=3) == 8
+        assert group.json("members")["chain"] != before

@@ -63,7 +63,7 @@ def test_when_a_log_is_followed_then_what_comes_is_shown_and_the_group_is_not_di
     with running_group(tmp_path) as group:
         following = subprocess.Popen(
             [
-                *(sys.executable, "-m", "cli.main", "log", "tail", "-f", "-n", "0", "-o", "jsonl"),
+                *(sys.executable, "-m", "cli.main", "log", "tail", "-f", "-n", "1", "-o", "jsonl"),
                 *("-c", str(group.config(1)), "-m", MACHINE),
             ],
             cwd=ROOT,
@@ -75,6 +75,7 @@ def test_when_a_log_is_followed_then_what_comes_is_shown_and_the_group_is_not_di
         late.start()
         try:
             assert following.stdout is not None
+            assert json.loads(following.stdout.readline())  # it has begun
             for number in (1, 2, 3):
                 group.call("add", number)
                 while commands([json.loads(following.stdout.readline())]) != [("add", {"n": number})]:

@@ -114,11 +114,24 @@ def test_when_a_replica_is_told_to_go_then_it_goes_in_order(
     directory, running = group
     assert _status(directory)[0] == 0
     running[2].send_signal(signal.SIGTERM)
-    assert running[2].wait(SECONDS) == 0
+    said, _ = running[2].communicate(timeout=SECONDS)
+    assert said.splitlines()[-1] == "stopped: it has left the ring, and the others go on without it"
+    assert running[2].returncode == 0
     code, shown = _status(directory)
     assert code == 0
     assert [each and each["standing"] for each in shown.values()] == ["serving", "serving", None]
     assert json.loads(call(directory, "add", "1").stdout) == 1
+
+
+def test_when_nobody_reads_what_a_replica_says_then_it_goes_all_the_same(
+    group: tuple[Path, list["subprocess.Popen[str]"]],
+) -> None:
+    _, running = group
+    assert running[1].stdout is not None
+    running[1].stdout.close()
+    running[1].stdout = None
+    running[1].send_signal(signal.SIGTERM)
+    assert running[1].wait(SECONDS) == 0
 
 
 def _status(directory: Path) -> tuple[int, dict[str, dict[str, object] | None]]:

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from tests.cli.groups import MACHINE, Group, rsm, running_group
+from tests.cli.groups import MACHINE, Group, rsm, running_group, until
 
 
 def show(file: Path) -> dict[str, object]:
@@ -92,6 +92,7 @@ def test_when_one_founder_is_restored_then_it_waits_until_a_majority_is(tmp_path
         other = rsm("snapshot", "restore", file, *configs(group, 3))  # with a token of its own: another group
         assert other.returncode == 0
         group.begin(1, 2, 3)  # 2 has nothing, and would found a group if the others had nothing either
+        until(lambda: group.answer(1, 2, 3))
         unanswered = rsm("call", "get", "-c", group.config(1), "-m", MACHINE, "--timeout", "2")
         assert unanswered.returncode == 4
 

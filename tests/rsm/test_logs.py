@@ -17,6 +17,7 @@ from rsm.errors import Diverged
 from rsm.logs import LogFormat, LogLevel, configure, logger
 from rsm.replica import Replica
 from tests.rsm.machines import Counter
+from tests.rsm.test_durable import Cluster
 from tests.rsm.test_replica import group_of, play
 
 KEY = "5f" * 32
@@ -109,14 +110,14 @@ def test_when_configured_twice_then_nothing_is_said_twice() -> None:
 def test_when_the_same_happens_again_and_again_then_it_is_said_once_and_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now = 100.0
+    now = 100.1
     monkeypatch.setattr(ordering_logs, "monotonic", lambda: now)
     throttle = Throttle(10.0)
-    assert throttle.admits("unreadable") == 0
+    assert throttle.admits("unreadable") == {}
     assert [throttle.admits("unreadable") for _ in range(5)] == [None] * 5
-    assert throttle.admits("other") == 0
-    now += 10.0
-    assert throttle.admits("unreadable") == 5
+    assert throttle.admits("other") == {}
+    now += 10.5
+    assert throttle.admits("unreadable") == {"unsaid": 5}
     for key in range(10 * ordering_logs.KEYS_MAX):
         throttle.admits(key)
     assert len(throttle._known) == ordering_logs.KEYS_MAX
@@ -161,6 +162,33 @@ def test_when_a_majority_is_lost_then_the_last_one_says_so(caplog: pytest.LogCap
             await three.stop()
             while not named(caplog, "no majority is heard"):
                 await asyncio.sleep(0.02)
+
+    with caplog.at_level(logging.INFO):
+        play(main())
+
+
+def test_when_a_replica_is_back_from_its_disk_then_the_views_of_its_log_are_no_news(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with Cluster(tmp_path) as cluster:
+            for _ in range(2):
+                await cluster.stop(2)
+                await cluster.replicas[0].proxy.add(1)
+                await cluster.start(2)
+                await cluster.ready()
+            caplog.clear()
+            await cluster.stop(0, 1, 2)
+            await cluster.start(0, 1, 2)
+            await cluster.ready()
+            status = cluster.replicas[0].status()
+            told = named(caplog, "view installed")
+            assert [each.view for each in status.views] == [
+                event["view"] for event in told if event["site"] == status.site
+            ]
+            assert "restarted" in status.views[0].why
+            assert int(status.views[0].view.partition(".")[0]) > 2
+            assert {event["how"] for event in named(caplog, "joining")} == {"disk"}
 
     with caplog.at_level(logging.INFO):
         play(main())

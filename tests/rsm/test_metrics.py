@@ -206,6 +206,20 @@ def test_every_metric_is_documented_and_every_documented_one_exists(tmp_path: Pa
     assert served == documented
 
 
+def test_when_a_machine_makes_up_errors_then_the_page_is_made_and_stays_small() -> None:
+    async def main() -> None:
+        async with group_of(Counter, metrics="127.0.0.1:0") as (one, *_):
+            one.executor.defects["add: \ud800"] = 1
+            for number in range(1_000):
+                one.executor.defects[f"add: E{number}"] = 2
+            samples = await scrape(one)
+            assert value(samples, "rsm_defects_total", method="add", error="\\ud800") == 1
+            assert value(samples, "rsm_defects_total", method="others", error="others") == 2 * 901
+            assert sum(name == "rsm_defects_total" for name, _ in samples) == 101
+
+    play(main())
+
+
 def test_a_histogram_counts_by_powers_of_two_and_ends_somewhere() -> None:
     histogram = Histogram()
     for ns, count in ((0, 1), (1, 2), (1023, 1), (1024, 1), (1 << 62, 1)):

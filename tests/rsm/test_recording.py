@@ -376,6 +376,33 @@ def test_when_a_row_cannot_be_noted_then_only_the_recording_ends(
     play(main())
 
 
+def test_when_a_writer_died_or_the_disk_was_full_then_its_successor_takes_up_what_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    kept = Recording(tmp_path, "again", bytes_max=1 << 30)
+    kept.begin(ME, "founder")
+    with monkeypatch.context() as patched:
+        patched.setattr(Recorder, "_write_closed", full)
+        kept.start()
+        kept.finish()
+    assert kept.error is not None
+    (tmp_path / "again-000001.tmp").write_bytes(b"half a file")
+    (tmp_path / "another-000001.tmp").touch()
+    following = Recording(tmp_path, "again", bytes_max=1 << 30)
+    following.begin(ME, "disk")
+    following.start()
+    following.finish()
+    assert [row["detail"] for row in rows_of(tmp_path)] == ["founder", "disk"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "again-000001.parquet",
+        "again-000002.parquet",
+        "another-000001.tmp",
+    ]
+
+
 # -- files and rows ------------------------------------------------------------------------------
 
 

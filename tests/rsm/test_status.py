@@ -64,7 +64,7 @@ def test_when_a_replica_is_asked_then_it_knows_itself_and_what_the_others_have_s
             assert {each.boot for each in others} == {f"{each.member.boot:032x}" for each in (two, three)}
             for other in others:
                 assert (other.applied, other.log_bytes, other.state) == (None, None, "heard")
-                assert asked.applied - 10 < other.held <= asked.received
+                assert 0 < other.held <= asked.received
             (born,) = asked.views
             assert born.ring == [each.address for each in asked.members]
             assert abs(born.at_s - time.time()) < 60
