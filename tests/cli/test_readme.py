@@ -1,4 +1,4 @@
-"""The README's example runs as it is printed."""
+"""The examples of README and documents run as they are printed."""
 
 import re
 from pathlib import Path
@@ -6,15 +6,17 @@ from pathlib import Path
 import pytest
 
 README = Path(__file__).resolve().parents[2] / "README.md"
+ENGINE = README.parent / "docs" / "engine.md"
 
 
-def test_when_the_readme_shows_python_then_it_runs() -> None:
+@pytest.mark.parametrize("page", [README, ENGINE], ids=lambda page: page.stem)
+def test_when_a_page_shows_python_then_it_runs(page: Path) -> None:
     blocks = re.findall(
-        r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+        r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )
     assert blocks
     for block in blocks:
-        exec(compile(block, str(README), "exec"), {"__name__": "readme"})
+        exec(compile(block, str(page), "exec"), {"__name__": page.stem})
 
 
 @pytest.mark.parametrize("target", ["demo", "test"])

@@ -1,5 +1,7 @@
 """What a boot may and may not take over from the one before it at the same voter (R6)."""
 
+import msgspec
+
 from ordering.config import MS
 from ordering.effects import CallAnswered, Persist
 from ordering.errors import NotMember
@@ -43,6 +45,18 @@ def test_when_a_site_lost_its_own_large_message_then_it_gets_it_back_in_pieces()
     assert stage.process("s2").engine.site.queue.sources[stage.process("s2").member.site].ordered == 0
     stage.until(lambda: stage.process("s2").replica.ts > 0, "s2 has it again")
     stage.finish()
+
+
+def test_when_a_boot_that_is_named_later_is_fenced_then_it_is_not_taken_for_a_disk_that_went_back() -> None:
+    """It states nothing while it is fenced, and has what we lack: to drop its packets would be for ever."""
+    stage = Stage.born(3, durable=1)
+    stage.submit("s2", "held by s2 under its first boot")
+    stage.until(lambda: stage.process("s3").engine.claims.heard[stage.process("s2").member.site].held > 2, "")
+    engine, back = stage.process("s3").engine, stage.process("s2").member
+    head = msgspec.structs.replace(engine.site.head(), sender=back.site, boot=back.boot + 1)
+    assert engine.claims.on_other_boot(msgspec.structs.replace(head, held=0))
+    assert not engine.claims.on_other_boot(msgspec.structs.replace(head, held=2))
+    assert not engine.claims.on_other_boot(msgspec.structs.replace(head, epoch=0, held=0))
 
 
 def test_when_the_asker_has_restarted_then_its_next_question_gets_no_old_answer() -> None:

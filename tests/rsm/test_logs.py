@@ -18,7 +18,7 @@ from rsm.logs import LogFormat, LogLevel, configure, logger
 from rsm.replica import Replica
 from tests.rsm.machines import Counter
 from tests.rsm.test_durable import Cluster
-from tests.rsm.test_replica import group_of, play
+from tests.rsm.test_replica import crash, group_of, play
 
 KEY = "5f" * 32
 
@@ -134,7 +134,7 @@ def test_when_a_replica_is_lost_then_the_others_say_whom_they_miss_and_why_the_v
             await one.proxy.add(1)
             assert len(named(caplog, "joined")) == 3
             lost = three.address
-            await three.stop()
+            await crash(three)
             await two.proxy.add(1)
             await one.proxy.add(1)
             changed = [event for event in named(caplog, "view installed") if lost in event["why"]]

@@ -16,7 +16,7 @@ from rsm.transfer import Peer
 from rsm.watch import VIEWS_KEPT
 from tests.rsm.machines import Counter
 from tests.rsm.test_durable import Cluster
-from tests.rsm.test_replica import config, group_of, play
+from tests.rsm.test_replica import config, crash, group_of, play
 
 A, B, C, D = (Member(SiteId(n), n, f"h{n}:1") for n in (1, 2, 3, 4))
 
@@ -76,7 +76,7 @@ def test_when_a_member_dies_then_the_others_call_it_silent_and_then_external() -
     async def main() -> None:
         async with group_of(Counter) as (one, two, three):
             lost = three.address
-            await three.stop()
+            await crash(three)
             await two.proxy.add(1)
             await one.proxy.add(1)
             (dead,) = [each for each in one.status().members if each.address == lost]
