@@ -11,9 +11,7 @@ ENGINE = README.parent / "docs" / "engine.md"
 
 @pytest.mark.parametrize("page", [README, ENGINE], ids=lambda page: page.stem)
 def test_when_a_page_shows_python_then_it_runs(page: Path) -> None:
-    blocks = re.findall(
-        r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert blocks
     for block in blocks:
         exec(compile(block, str(page), "exec"), {"__name__": page.stem})

@@ -51,8 +51,8 @@ def test_when_a_boot_that_is_named_later_is_fenced_then_it_is_not_taken_for_a_di
     """It states nothing while it is fenced, and has what we lack: to drop its packets would be for ever."""
     stage = Stage.born(3, durable=1)
     stage.submit("s2", "held by s2 under its first boot")
-    stage.until(lambda: stage.process("s3").engine.claims.heard[stage.process("s2").member.site].held > 2, "")
     engine, back = stage.process("s3").engine, stage.process("s2").member
+    stage.until(lambda: engine.claims.heard[back.site].held > 2, "s3 hears what s2 holds")
     head = msgspec.structs.replace(engine.site.head(), sender=back.site, boot=back.boot + 1)
     assert engine.claims.on_other_boot(msgspec.structs.replace(head, held=0))
     assert not engine.claims.on_other_boot(msgspec.structs.replace(head, held=2))
