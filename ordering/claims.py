@@ -1,10 +1,10 @@
 """Everyone remembers what everyone has claimed, so that a disk which went back in time is caught (R8).
 
 A boot that a voter comes back with shows, in every head, how far its disk goes, until the order names it. If
-an earlier boot was heard to hold more, the directory was restored from an old copy: its promises and holds are
-void, it must not be counted, and it is told so. Statements of one boot may come late and are never compared
-with each other. Once it is named it states nothing while it is fenced (R4), like everybody; who has not
-reached the slot that names it must not take that for a disk with nothing on it.
+an earlier boot was heard to hold more, the directory was restored from an old copy: its promises and holds
+are void, it must not be counted, and it is told so. Statements of one boot may come late and are never
+compared with each other. Once it is named it states nothing while it is fenced (R4), like everybody; who has
+not reached the slot that names it must not take that for a disk with nothing on it.
 """
 
 from ordering.detection import Detection
