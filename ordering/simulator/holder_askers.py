@@ -14,7 +14,7 @@ from ordering.simulator.checkers.base import Checker
 from ordering.simulator.checkers.survivors import survivors
 from ordering.simulator.cluster import Cluster
 from ordering.simulator.process import Process
-from ordering.views import SiteId
+from ordering.views import SiteId, majority_of
 
 SECOND = 1000 * MS
 ASKED_PER_SECOND = 40
@@ -43,7 +43,7 @@ class HolderAskers(Checker):
         self._asked: dict[tuple[int, int], Asked] = {}  # by process and number
         self._reached: dict[int, int] = {}  # by process
         self._electors: dict[SiteId, None] = {}  # who has ever voted, also in the chain that was forked
-        self._installs: dict[tuple[int, int], None] = {}  # slots that were accepted instead of held
+        self._installs: dict[tuple[int, int], int] = {}  # and how many had accepted each
         self._held: dict[SiteId, int] = {}  # the most that a site has ever held
         self._schedule()
 
@@ -78,7 +78,7 @@ class HolderAskers(Checker):
             case InstallView(ts, chain, view):
                 self._electors.update(dict.fromkeys(view.electorate))
                 if not view.id.revision:
-                    self._installs[chain, ts] = None
+                    self._installs[chain, ts] = majority_of(view.electorate)
             case HoldersKnown(number, holders, _):
                 asked = self._asked.pop((process.key, number), None)
                 if asked is not None:  # it may be the question of another application
@@ -97,6 +97,9 @@ class HolderAskers(Checker):
             return
         told = f"site {process.member.site} is told that {holders} hold slot {asked.ts}"
         true = sum(self._held.get(each, 0) >= asked.ts for each in self._electors)
+        # Who accepts holds all before, if only for the moment in which it also decides.
+        accepted = [count for (_, ts), count in self._installs.items() if ts > asked.ts]
+        true = max([true, *accepted])
         if holders > true:
             self.fail(now, f"{told}, but {true} ever did")
         view = site.told_view

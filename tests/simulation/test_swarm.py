@@ -49,6 +49,10 @@ def pinned(**settings: Any) -> Plan:
         Plan(seed=1026, discipline="sequencer", reads=True, retire=False),
         # Holders are asked for of the slot of an install that is not told yet.
         Plan(seed=1042, reads=True, retire=False),
+        # A boot that is named in slots which a laggard lacks is fenced, and taken for a disk that went back.
+        Plan(seed=36, sites=3, discipline="sequencer", seconds=8, durable=True, reads=True, retire=True),
+        # Who accepts and decides in one moment has held all before, though nobody sees it.
+        Plan(seed=126, sites=3, durable=True, reads=True, retire=True),
         pinned(seed=0, sites=3, durable=True),  # a site back from its disk takes calls before it is named
         pinned(seed=181),  # calls bound to a view of a chain that has ended
         pinned(seed=388),  # who answers with what its earlier boot sent sends nothing new
