@@ -142,10 +142,10 @@ def recover(
     minority_ms = ours.engine((ours.bind,), ()).minority_ms
     able = [each.address for each in survivors if _chain_at(picture, each) == picture.chain]
     outcome = run(_give(ours, able, order, timeout, patience=2 * minority_ms / 1000))
-    run(_until_served(ours, survivors, outcome, timeout))
+    chain = run(_until_served(ours, survivors, picture.chain, timeout))
+    behind = f" behind slot {outcome.ts}" if chain == f"{outcome.chain:x}" else ""
     typer.echo(
-        f"recovered: chain {outcome.chain:x} goes on behind slot {outcome.ts} with"
-        f" {', '.join(each.address for each in survivors)}"
+        f"recovered: chain {chain} goes on{behind} with {', '.join(each.address for each in survivors)}"
     )
     typer.echo("before a lost site is started again, empty its data directory; then it joins as new")
 
@@ -174,18 +174,16 @@ def _warn(picture: Picture, survivors: list[MemberStatus], lost: list[MemberStat
     messages.print("\n".join(lines), markup=False, style="yellow", soft_wrap=True)
 
 
-async def _until_served(
-    ours: ReplicaConfig, survivors: list[MemberStatus], outcome: Outcome, timeout: float
-) -> None:
-    """All survivors that answer are in the new chain, and serve."""
+async def _until_served(ours: ReplicaConfig, survivors: list[MemberStatus], left: str, timeout: float) -> str:
+    """All survivors that answer serve in one chain, and not in the one that was ``left``; its id. Survivors
+    that did not hear each other begin one each at first, and not each of these remains (R9)."""
     ends = time.monotonic() + timeout
     while time.monotonic() < ends:
         said = [await ask(ours, each.address) for each in survivors]
         there = [each for each in said if each is not None]
-        if there and all(
-            (each.chain, each.standing) == (f"{outcome.chain:x}", Standing.SERVING) for each in there
-        ):
-            return
+        chains = {each.chain if each.standing is Standing.SERVING else left for each in there}
+        if len(chains) == 1 and left not in chains:
+            return chains.pop()
         await asyncio.sleep(RETRY_SECONDS)
     refuse("the new chain has begun, and not every survivor serves in it yet; see rsm members", UNKNOWN)
 

@@ -65,6 +65,7 @@ class Claims:
             site.unicast(head.sender, told)
             return False
         self.detection.note_restart(head.sender)
+        self.detection.heard_unnamed(head.sender)
         return True
 
     def are_broken(self, told: Forgotten) -> bool:

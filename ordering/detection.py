@@ -37,6 +37,7 @@ class Detection:
         self.duties: dict[SiteId, Duty] = {}
         self._stuck: dict[SiteId, tuple[int, int]] = {}  # how far it was when first asked about, and when
         self._restarted: dict[SiteId, int] = {}  # another process speaks at its address since
+        self._unnamed: dict[SiteId, int] = {}  # back from its disk, not in a view yet; when it last spoke
         self._waiting_since: int | None = None  # data could be ordered, and the token site rests
         self.overdue: dict[SiteId, None] = {}  # token sites that rested on it for too long
 
@@ -45,6 +46,7 @@ class Detection:
         site = self.site
         self.duties.clear()
         self._restarted.clear()
+        self._unnamed.clear()
         self._stuck.clear()
         self.moved()
         for member in site.view.members:
@@ -54,6 +56,10 @@ class Detection:
 
     def heard(self, sender: SiteId) -> None:
         self.last_heard[sender] = self.site.now
+
+    def heard_unnamed(self, sender: SiteId) -> None:
+        """It speaks under another boot than the view names (R6)."""
+        self._unnamed[sender] = self.site.now
 
     def progress(self) -> None:
         """The ring moved, or its resting token site gave a sign of life."""
@@ -140,6 +146,13 @@ class Detection:
     def was_heard(self, other: SiteId, within_ms: int) -> bool:
         heard = self.last_heard.get(other)
         return heard is not None and self.site.now - heard < within_ms * MS
+
+    def speaks(self, other: SiteId) -> bool:
+        """Whether it was heard lately, under whatever boot; that does not make it count in a majority."""
+        minority_ms = self.site.config.minority_ms
+        back = self._unnamed.get(other)
+        is_back = back is not None and self.site.now - back < minority_ms * MS
+        return is_back or self.was_heard(other, minority_ms)
 
     def is_stuck(self, other: SiteId) -> bool:
         """Whether it speaks but does not move: deaf, or hopelessly slow. Takes being asked twice."""

@@ -125,7 +125,8 @@ class Fork:
 
     def _lead(self) -> None:
         """Whoever comes first in the electorate leads the company, once it is the same for a while;
-        the next one if nothing comes of that."""
+        the next one if nothing comes of that. A voter that speaks and is no orphan may only not have
+        noticed yet: it would be left behind, and could go on alone as well. So it is waited for."""
         site = self.site
         view = site.view
         fresh = site.now - 2 * self._period
@@ -136,6 +137,8 @@ class Fork:
         if len(company) < max(site.config.minimum_size, 1):
             return
         turn = 2 + 2 * company.index(site.me)
+        if any(s not in company and self.detection.speaks(s) for s in view.electorate):
+            turn += STATEMENTS
         if site.now - self._company_since < turn * self._period:
             return
         members = tuple(m for m in view.members if m.site in company)

@@ -9,7 +9,7 @@ from ordering.effects import Ending, EndMembership
 from ordering.engine import Engine
 from ordering.errors import MembershipError
 from ordering.events import ForkRequested, PacketsReceived, Started, StateTransferred
-from ordering.packets import ChainAlive, Descent, Head, Packet
+from ordering.packets import ChainAlive, Descent, Head, Orphan, Packet
 from ordering.simulator.process import Process
 from ordering.simulator.stage import Stage
 from ordering.views import Member, SiteId
@@ -73,6 +73,43 @@ def test_when_a_member_of_the_fork_dies_in_it_then_the_rest_fork_again() -> None
     assert [site.view.electorate for site in living] == [(5, 6), (5, 6)]
     assert {site.descent.depth for site in living} == {2}
     stage.finish()
+
+
+@pytest.mark.parametrize("first", ["s1", "s2"])
+@pytest.mark.parametrize("later_ms", [0, 400, 900, 1400])
+def test_when_a_survivor_is_back_later_than_the_other_then_both_go_on_in_one_chain(
+    first: str, later_ms: int
+) -> None:
+    """Who is back has every voter's time before it misses the majority. The first to miss it is ordered to go
+    on, and the other, which has not noticed yet, must not be left behind."""
+    stage = Stage.born(5, durable="yes", orphan_ms=2000)
+    for number in range(1, 6):
+        stage.cluster.crash(f"s{number}")
+    stage.cluster.restart(first)
+    stage.run(later_ms * MS)
+    stage.cluster.restart("s2" if first == "s1" else "s1")
+    fork = stage.process(first).engine.fork
+    stage.until(lambda: not fork.detection.reaches_majority(), "it misses the majority")
+    stage.force(first)
+    stage.run(10 * SECOND)
+    sites = [stage.process(address).engine.site for address in ("s1", "s2")]
+    assert [site.view.electorate for site in sites] == [(1, 2), (1, 2)]
+    assert [site.descent.depth for site in sites] == [1, 1]
+    assert len(chains(stage)) == 1
+    stage.finish()
+
+
+def test_when_a_voter_speaks_and_never_becomes_an_orphan_then_it_is_not_waited_for_without_end() -> None:
+    stage = Stage.born(5, orphan_ms=2000)
+    for address in ("s3", "s4", "s5"):
+        stage.cluster.crash(address)
+    stage.until(lambda: not stage.process("s1").engine.fork.detection.reaches_majority(), "it misses it")
+    stage.drop("s1", "s2", Orphan, 1000)  # s2 is never told that somebody ordered it
+    stage.force("s1")
+    stage.run(2 * SECOND)
+    assert stage.process("s1").engine.site.descent.depth == 0
+    stage.run(10 * SECOND)
+    assert stage.process("s1").engine.site.descent.depth == 1
 
 
 def test_when_an_elder_chain_lives_then_a_fork_yields() -> None:

@@ -18,6 +18,7 @@ from ordering.naming import group_id
 from ordering.sealing import Keyring
 from rsm.client import Client, ClientConfig
 from rsm.state_machine import StateMachine
+from rsm.status import ReplicaStatus
 from rsm.transfer import Peer
 
 ROOT = Path(__file__).parents[2]
@@ -69,17 +70,26 @@ class ProcessGroup:
 
     async def ended(self, number: int) -> tuple[int, str]:
         """Its exit code and its last words, once it has ended by itself."""
-        process = self.running.pop(number)
-        _, words = await asyncio.to_thread(process.communicate, timeout=SECONDS)
+        process = self.running[number]
+        ending = asyncio.ensure_future(asyncio.to_thread(process.communicate, timeout=SECONDS))
+        try:
+            _, words = await asyncio.shield(ending)
+        except BaseException:  # nobody waits for it any more, and the thread must not go on to
+            _kill(process)
+            await asyncio.wait([ending])
+            raise
+        del self.running[number]
         return process.returncode, words
+
+    async def status(self, number: int) -> ReplicaStatus | None:
+        keyring = Keyring.from_text((self.directory / "group.key").read_text())
+        return await Peer(self.addresses[number - 1], keyring, group_id("broken"), 1).status()
 
     async def votes(self, number: int, asked: int) -> None:
         """Returns when the site is a voter, as another one sees it; who begins anew is none at first."""
-        keyring = Keyring.from_text((self.directory / "group.key").read_text())
-        peer = Peer(self.addresses[asked - 1], keyring, group_id("broken"), 1)
         async with asyncio.timeout(SECONDS):
             while True:
-                status = await peer.status()
+                status = await self.status(asked)
                 members = () if status is None else status.members
                 at = [member for member in members if member.address == self.addresses[number - 1]]
                 if [member.voter and member.in_ring for member in at] == [True]:
