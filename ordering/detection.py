@@ -176,9 +176,12 @@ class Detection:
         return view.is_quorum((site.me, *heard, *others), joint=joint)
 
     def majority_heard_at(self) -> int | None:
-        """When enough voters for a majority had last been heard, beside ourselves; None: none is needed."""
+        """When enough voters for a majority had last been heard, beside ourselves; None: none is needed, or
+        there is no view yet."""
         site = self.site
         electorate = site.view.electorate
+        if not electorate:
+            return None
         others = sorted((self.last_heard.get(s, 0) for s in electorate if s != site.me), reverse=True)
         needed = majority_of(electorate) - (site.me in electorate)
         return others[needed - 1] if needed else None

@@ -277,7 +277,7 @@ class Replica(Generic[M]):
         founder = self.address in founders
         self._group = self._driver.join(config, self._listen, founder=founder, ledger=came.ledger)
         how = "disk" if came.ledger is not None else "founder" if founder else "joiner"
-        self._watch.begins(self._group, how, config.suspect_ms)
+        self._watch.begins(self._group, how, config)
 
     def _try_snapshot(self) -> None:
         """A state that cannot be saved is found out here, and not when another replica needs it."""
@@ -619,7 +619,10 @@ class Replica(Generic[M]):
             return Standing.OUTSIDE
         if self._wanted is not None:
             return Standing.FETCHING
-        return Standing.SERVING if self._intake.ready and self._announced else Standing.STARTING
+        if not self._intake.ready or not self._announced:
+            return Standing.STARTING
+        is_alone = self._group.majority_age_ns() // MS > self._minority_ms
+        return Standing.CUT_OFF if is_alone else Standing.SERVING
 
     # -- calls of this process -------------------------------------------------------------------
 

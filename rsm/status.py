@@ -15,6 +15,7 @@ from rsm.executor import Group
 class Standing(StrEnum):
     STARTING = "starting"
     SERVING = "serving"
+    CUT_OFF = "without a majority"
     FETCHING = "fetching the state"
     OUTSIDE = "outside"
     HALTED = "halted"

@@ -11,7 +11,7 @@ from itertools import islice
 from time import monotonic, time, time_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from ordering.config import MS
+from ordering.config import MS, Config
 from ordering.driven_group import Group, Notice
 from ordering.effects import Delivery, Ending, InstallView
 from ordering.statistics import DriverStats, GroupStats
@@ -92,13 +92,15 @@ class Watch:
             self.recording.start()
             self._tick()
 
-    def begins(self, group: Group, how: str, suspect_ms: int) -> None:
+    def begins(self, group: Group, how: str, config: Config) -> None:
         """A membership, the first one or another; ``how``: founder, joiner, disk."""
         self.counts["memberships"] += 1
         self._group, member = group, group.member
-        self._patience_ns = suspect_ms * MS
+        self._patience_ns = config.suspect_ms * MS
         self._log = log.bind(group=self.config.group, site=f"{member.site:x}")
         self._say("joining", how=how)
+        if how == "founder":
+            self._say("a group is born when all its founders are up", founders=config.founders)
         if self.recording is not None:
             self.recording.begin(member, how)
 

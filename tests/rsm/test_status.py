@@ -144,3 +144,31 @@ def test_when_a_durable_replica_runs_then_its_local_socket_tells_the_same_withou
             assert await asyncio.to_thread(fetch_locally, path, "/healthz") == b"serving\n"
 
     play(main())
+
+
+def test_when_a_founder_waits_for_the_others_then_it_can_be_asked_how_it_stands() -> None:
+    async def main() -> None:
+        replica = Replica(Counter, config())
+        await replica.open()
+        try:
+            replica.join((replica.address, "127.0.0.1:1", "127.0.0.1:2"))
+            status = replica.status()
+            assert (status.standing, status.age_s, status.members) == (Standing.STARTING, 0.0, [])
+        finally:
+            await replica.stop()
+
+    play(main())
+
+
+def test_when_a_majority_is_gone_then_who_is_left_does_not_say_that_it_serves() -> None:
+    async def main() -> None:
+        async with group_of(Counter) as (one, two, three):
+            assert one.status().standing is Standing.SERVING
+            await crash(two)
+            await crash(three)
+            async with asyncio.timeout(20):
+                while one.status().standing is Standing.SERVING:
+                    await asyncio.sleep(0.02)
+            assert one.status().standing is Standing.CUT_OFF
+
+    play(main())
