@@ -9,6 +9,7 @@ from typing import Annotated, Final, NoReturn
 import msgspec
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from ordering.errors import OrderingError
 from ordering.naming import group_id
@@ -126,3 +127,18 @@ def picture_of(answers: Answers) -> Picture:
 
 def _view_of(status: ReplicaStatus) -> tuple[int, ...]:
     return (*map(int, status.view.split(".")), status.applied)
+
+
+def fitting_table(console: Console, titles: list[str], rows: Iterable[list[str]]) -> Table:
+    """As many columns, from the left, as the terminal has room for: a cut address tells nothing."""
+    rows = [row + [""] * (len(titles) - len(row)) for row in rows]
+    count = len(titles)
+    while True:
+        table = Table()
+        for title in titles[:count]:
+            table.add_column(title, no_wrap=True)
+        for row in rows:
+            table.add_row(*row[:count])
+        if count == 1 or console.measure(table).maximum <= console.width:
+            return table
+        count -= 1

@@ -65,7 +65,7 @@ def _findings(config: SiteFile) -> Iterator[Finding]:
     try:
         site = ReplicaConfig.load(config)
     except OrderingError as error:
-        yield wrong("configuration", str(error), "mend the file; docs/operations.md has one that works")
+        yield wrong("configuration", str(error), "mend the file; `rsm init` writes some that work")
         return
     yield from checkup.settings(site)
     yield from checkup.key(site)

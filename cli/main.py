@@ -48,7 +48,7 @@ app.command()(demo)
 app.command()(init)
 app.command()(replica)
 app.command()(status)
-app.command()(call)
+app.command(context_settings={"ignore_unknown_options": True})(call)  # a number may be negative
 app.command()(members)
 app.command()(doctor)
 app.add_typer(log, name="log")

@@ -3,9 +3,8 @@
 import msgspec
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from cli.asking import Output, Picture, SiteFile, check_output, load_site, picture_of, survey
+from cli.asking import Output, Picture, SiteFile, check_output, fitting_table, load_site, picture_of, survey
 from ordering.driver import run
 from rsm.status import MemberStatus
 
@@ -65,22 +64,21 @@ def _show(picture: Picture, shown: list[Shown]) -> None:
     if picture.latest is None:
         console.print("nobody answers; is a replica running? rsm doctor looks why", style="red")
         return
-    forked = f", gone on without a majority {picture.latest.forks} times" if picture.latest.forks else ""
+    forked = f", gone on without a majority (forks: {picture.latest.forks})" if picture.latest.forks else ""
     console.print(
         f"group {picture.latest.group}, chain {picture.chain}{forked}, view {picture.latest.view}:"
         f" {len(picture.present)} of {len(picture.voters)} voters serve",
         markup=False,
     )
-    table = Table()
-    for title in ("address", "site", "role", "boot", "standing", "view", "slot", "machine", "can run"):
-        table.add_column(title)
+    titles = ["address", "role", "standing", "view", "slot", "machine", "can run", "site", "boot"]
+    rows = []
     for each in shown:
         standing = each.standing if each.slot is not None else "[red]no answer[/red]"
         slot = "" if each.slot is None else str(each.slot)
         machine = f"{each.machine} {each.version}" if each.machine else ""
-        cells = (each.address, each.site, each.role, each.boot[:8], standing, each.view, slot, machine)
-        table.add_row(*cells, str(each.can_run or ""))
-    console.print(table)
+        cells = [each.address, each.role, standing, each.view, slot, machine, str(each.can_run or "")]
+        rows.append([*cells, each.site, each.boot[:8]])
+    console.print(fitting_table(console, titles, rows))
     strangers = [a for a, said in picture.answers.items() if said is not None and said.chain != picture.chain]
     for address in strangers:
         said = picture.answers[address]

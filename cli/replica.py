@@ -13,9 +13,8 @@ import msgspec
 import typer
 from pydantic import ValidationError
 from rich.console import Console
-from rich.table import Table
 
-from cli.asking import UNKNOWN, ask_all, messages
+from cli.asking import UNKNOWN, ask_all, fitting_table, messages
 from cli.asking import refuse as _refuse
 from ordering.driver import run
 from ordering.errors import OrderingError
@@ -150,7 +149,11 @@ def replica(
     found = load_machine(machine)
     configure(log_format, log_level)
     try:
-        code = run(_serve(found, ReplicaConfig.load(config)))
+        settings = ReplicaConfig.load(config)
+    except OrderingError as error:
+        _refuse(str(error))
+    try:
+        code = run(_serve(found, settings))
     except (OrderingError, RsmError, StorageError) as error:
         _refuse(str(error), 1)
     raise typer.Exit(code)
@@ -173,7 +176,10 @@ async def _serve(machine: type[StateMachine], config: ReplicaConfig) -> int:
     await asyncio.wait([begun, told], return_when=asyncio.FIRST_COMPLETED)
     if not begun.done():
         begun.cancel()
+        await asyncio.sleep(0)
+        serving.hurry()  # it is no member yet whom anybody would miss
         await asyncio.gather(begun, return_exceptions=True)
+        _say("stopped: before it was ready")
         return 0
     await begun
     typer.echo(
@@ -255,24 +261,30 @@ def _ask_locally(data: Path) -> dict[str, ReplicaStatus | None]:
 
 def _show(found: dict[str, ReplicaStatus | None], *, members: bool) -> None:
     console = Console(highlight=False)
-    table = Table()
-    for title in ("address", "site", "standing", "view", "slot", "digest", "machine", "majority heard"):
-        table.add_column(title)
-    for address, each in found.items():
-        if each is None:
-            table.add_row(address, "", "[red]no answer[/red]", "", "", "", "", "")
-            continue
-        machine = f"{each.machine} {each.version}" if each.machine else ""
-        age = f"{each.age_s:.1f} s ago"
-        table.add_row(
-            address, each.site, each.standing, each.view, str(each.applied), each.digest, machine, age
-        )
-    console.print(table)
+    titles = ["address", "standing", "view", "slot", "digest", "majority heard", "machine", "site"]
+    rows = {
+        address: [address, "[red]no answer[/red]"]
+        if each is None
+        else [
+            address,
+            each.standing,
+            each.view,
+            str(each.applied),
+            each.digest,
+            f"{each.age_s:.1f} s ago",
+            f"{each.machine} {each.version}" if each.machine else "",
+            each.site,
+        ]
+        for address, each in found.items()
+    }
+    console.print(fitting_table(console, titles, rows.values()))
+    if not any(found.values()):
+        console.print("nobody answers; `rsm doctor` looks why", style="red")
     for address, each in found.items():
         if each is not None and each.why:
             console.print(f"{address}: {each.why}", markup=False, style="red")
         if each is not None and each.forks:
-            words = f"{address}: in a chain that has gone on without a majority, {each.forks} times"
+            words = f"{address}: in a chain that has gone on without a majority (forks: {each.forks})"
             console.print(words, markup=False, style="red")
         if each is not None and members:
             console.print(f"{address} sees:")
@@ -304,6 +316,8 @@ def call(
 
       rsm call add 5 --config demo/site-1.toml --machine counter:Counter
     """
+    if not machine:
+        _refuse("--machine: name the class whose method is called, as package.module:Class")
     found = load_machine(machine)
     catalogue = Catalogue(found)
     if method not in catalogue.commands and method not in catalogue.queries:
@@ -315,7 +329,11 @@ def call(
     except CallError as error:
         _refuse(f"{type(error).__name__}: {error}", 1)
     except (OutcomeUnknown, TimeoutError) as error:
-        _refuse(str(error) or f"no answer within {timeout} s", UNKNOWN)
+        words = str(error) or f"no answer within {timeout} s"
+        _refuse(
+            f"{words}; does the group serve? `rsm status -c {config}` and `rsm doctor -c {config}` tell",
+            UNKNOWN,
+        )
     except (OrderingError, RsmError) as error:
         _refuse(str(error))
     typer.echo(msgspec.json.encode(result).decode())

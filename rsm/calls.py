@@ -367,6 +367,11 @@ class Calls:
         self._outbox.extendleft(reversed(again))
         self._soon()
 
+    def farewell(self) -> bytes | None:
+        """What ends the session, if it is not needed any more."""
+        session, self._session = self._session, 0
+        return envelope.encode(envelope.Close(session)) if session and not self.outstanding else None
+
     async def drained(self, seconds: float) -> None:
         """Wait until nothing is outstanding, for so long at most."""
         waiting = [call.future for call in (*self._sent.values(), *self._outbox) if not call.future.done()]

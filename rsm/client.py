@@ -14,6 +14,7 @@ import asyncio
 import secrets
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Generic, ParamSpec, Self, TypeAlias, TypeVar, Unpack, cast
@@ -24,6 +25,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from ordering.caller import CallRequested
 from ordering.caller_driver import CallerDriver, Outcome
 from ordering.effects import CallAnswered, CallFailed
+from ordering.errors import OrderingError
 from ordering.naming import group_id
 from ordering.pieces import PACKET_OVERHEAD
 from ordering.transports.addresses import default_packet_bytes
@@ -33,7 +35,7 @@ from rsm.envelope import FETCH, Language
 from rsm.errors import OutcomeUnknown, RsmError
 from rsm.far_calls import FarCalls
 from rsm.methods import Catalogue, Method
-from rsm.proxy import Changes, Consistency, DetailedProxy, Fresh, Proxy, Reading
+from rsm.proxy import Changes, Consistency, DetailedProxy, Fresh, Options, Proxy, Reading
 from rsm.quality import Held
 from rsm.sessions import Answer, SessionLimits
 from rsm.state_machine import Marked, StateMachine
@@ -55,6 +57,7 @@ class ClientConfig(BaseSettings):
     bind: Annotated[str, Field(description="Own address; none: the one that faces the group.")] = ""
     key_file: Path | None = None
     insecure: bool = False
+    timeout: Annotated[float | None, Field(gt=0, description="Seconds for each call.")] = None
     outstanding_max: Annotated[int, Field(ge=1)] = 4096
     message_bytes_max: Annotated[int, Field(ge=64)] = 1 << 20
     ring: Annotated[dict[str, Any], Field(description="Settings of the ordering engine.")] = {}
@@ -73,7 +76,7 @@ class Client(Generic[M]):
     def __init__(self, machine: type[M], config: ClientConfig) -> None:
         self.catalogue = Catalogue(machine)
         self.config = config
-        self.proxy: Proxy[M] = Proxy(self)
+        self.proxy: Proxy[M] = Proxy(self, Options(timeout=config.timeout))
         self._language = Language(self.catalogue)
         self._keyring = read_keyring(config.key_file)
         self._boot = secrets.randbits(128)  # of the bulk channel
@@ -127,6 +130,11 @@ class Client(Generic[M]):
         return self._caller.address
 
     def close(self) -> None:
+        """Its session ends with it, if the group hears of that; else when it was idle for long."""
+        farewell = self._calls.farewell()
+        if farewell is not None:
+            with suppress(OrderingError):
+                self._submit([farewell])
         self._far.close()
         self._calls.fail(RsmError("this client was closed"))
         self._caller.close()

@@ -303,7 +303,10 @@ class Executor:
         if not group.version:
             return
         if group.machine != catalogue.name:
-            raise MismatchedMachine(f"the group runs {group.machine}, this replica has {catalogue.name}")
+            raise MismatchedMachine(
+                f"the group runs {group.machine}, this replica has {catalogue.name}; start it with"
+                " the machine of its group, or name another group"
+            )
         if group.version > catalogue.machine.version:
             raise MismatchedMachine(
                 f"the group runs version {group.version} of {group.machine}, this replica can run up to"

@@ -223,7 +223,7 @@ class Catalogue:
         try:
             return methods[name]
         except KeyError:
-            known = ", ".join(methods) or "none"
+            known = ", ".join([*self.commands, *self.queries]) or "none"
             raise InvalidCall(f"{self.name}.{name}: is no {kind}; there are: {known}") from None
 
     def decode_as_of(self, data: bytes | msgspec.Raw, version: int) -> Any:

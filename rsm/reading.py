@@ -18,9 +18,9 @@ class Reads:
         self._loop = loop
         self._over: Exception | None = None
         self._number = 0
-        self._asked: dict[int, asyncio.Future[None]] = {}
+        self._asked: dict[int, list[asyncio.Future[None]]] = {}
         self._ready: list[int] = []
-        self._next: asyncio.Future[None] | None = None  # of those who read in this turn
+        self._next: list[asyncio.Future[None]] = []  # those who read in this turn
 
     @property
     def rounds(self) -> int:
@@ -31,20 +31,19 @@ class Reads:
         """Done when everything is executed here that was answered to anybody before."""
         if self._over is not None:
             raise NotMember(f"this replica takes no calls any more: {self._over}")
-        if self._next is None:
-            self._next = self._loop.create_future()
-            self._next.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if not self._next:
             self._loop.call_soon(self._begin)
-        return self._next
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._next.append(future)
+        return future
 
     def _begin(self) -> None:
-        future, self._next = self._next, None
-        assert future is not None
+        readers, self._next = self._next, []
         if self._over is not None:
-            future.set_exception(NotMember(f"this replica has stopped: {self._over}"))
+            self._give_up(readers)
             return
         self._number += 1
-        self._asked[self._number] = future
+        self._asked[self._number] = readers
         self._ask(self._number)
 
     def begin_membership(self) -> None:
@@ -59,17 +58,21 @@ class Reads:
 
     def end(self) -> None:
         for number in self._ready:
-            future = self._asked.pop(number, None)
-            if future is not None and not future.done():
-                future.set_result(None)
+            for future in self._asked.pop(number, ()):
+                if not future.done():
+                    future.set_result(None)
         self._ready.clear()
 
     def fail(self, error: Exception) -> None:
         self._over = error
-        for future in self._asked.values():
-            if not future.done():
-                future.set_exception(NotMember(f"this replica has stopped: {error}"))
+        for readers in self._asked.values():
+            self._give_up(readers)
         self._asked.clear()
+
+    def _give_up(self, readers: list["asyncio.Future[None]"]) -> None:
+        for future in readers:
+            if not future.done():
+                future.set_exception(NotMember(f"this replica has stopped: {self._over}"))
 
 
 class Reached:

@@ -668,7 +668,7 @@ class Replica(Generic[M]):
 
     async def read(self, query: msgspec.Struct) -> Answer:
         """A client's query, from a state that misses nothing."""
-        await asyncio.shield(self._read())
+        await self._read()
         return Answer(self.executor.applied, self.executor.query(query))
 
     async def query(
@@ -677,7 +677,7 @@ class Replica(Generic[M]):
         """A replica that has not the state, or is no member any more, answers nothing (R11, R17)."""
         bound = method.bind(arguments, named)
         if consistency is Consistency.LINEARIZABLE:
-            await asyncio.shield(self._read())
+            await self._read()
         elif not self._intake.ready:
             await asyncio.shield(self._calls.barrier())
         group, executor = self._group, self.executor

@@ -175,7 +175,8 @@ def bound_socket(family: socket.AddressFamily, sockaddr: Sockaddr, *, shared: bo
         sock.close()
         place = f"{sockaddr[0]} port {sockaddr[1]}"
         raise ConfigurationError(
-            f"bind: cannot listen at {place} ({failure.strerror}); choose a free address of this host"
+            f"bind: cannot listen at {place} ({failure.strerror}); choose a free address of this host,"
+            " or end who has it: this very site, perhaps"
         ) from failure
     return sock
 

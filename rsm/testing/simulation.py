@@ -45,6 +45,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     seconds: int = 4
 
     def plan(self, seed: int) -> Plan:
+        if self.faults not in set(FaultMix):
+            raise ValueError(f"faults: {self.faults!r} must be one of {', '.join(FaultMix)}")
         return Plan(
             seed=seed,
             sites=self.sites,

@@ -131,3 +131,30 @@ def test_when_keys_are_used_then_only_who_has_them_is_heard(tmp_path: Path) -> N
             assert await replicas[0].proxy.get() == 3
 
     play(main())
+
+
+def test_when_a_client_is_closed_then_its_session_ends() -> None:
+    async def main() -> None:
+        async with group_of(Counter) as replicas:
+            one = replicas[0]
+            before = len(one.executor.sessions)
+            async with client_of(replicas) as counter:
+                await counter.add(1)
+                await one.proxy.add(1)
+                assert len(one.executor.sessions) > before
+                most = len(one.executor.sessions)
+            async with asyncio.timeout(10):
+                while len(one.executor.sessions) >= most:
+                    await one.proxy.add(1)
+
+    play(main())
+
+
+def test_when_nobody_is_there_then_the_timeout_of_the_client_holds() -> None:
+    async def main() -> None:
+        config = ClientConfig(group="tested", replicas=("127.0.0.1:1",), insecure=True, timeout=0.2)
+        async with Client(Counter, config) as counter:
+            with pytest.raises(OutcomeUnknown, match=r"no answer within 0\.2 s"):
+                await counter.add(1)
+
+    play(main())
