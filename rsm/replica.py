@@ -223,12 +223,12 @@ class Replica(Generic[M]):
         while True:
             try:
                 await asyncio.shield(self._calls.barrier())
-            except NoPrimary:
-                await asyncio.sleep(TRANSFER_RETRY_SECONDS)
-            except (NotMember, OutcomeUnknown):
+            except (NoPrimary, NotMember, OutcomeUnknown) as error:
                 if self._over.done():
                     await self._over  # raises why
-                raise
+                if isinstance(error, NotMember):
+                    raise
+                await asyncio.sleep(TRANSFER_RETRY_SECONDS)  # whatever became of it: another one will do
             else:
                 return
 

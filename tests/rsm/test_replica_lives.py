@@ -12,6 +12,7 @@ import pytest
 
 from ordering.driver import Group
 from ordering.effects import CallRepeated, Deliver, Delivery, Ending, LevelReached, RequestState
+from ordering.errors import NoPrimary
 from ordering.events import Reply
 from ordering.packets import Call
 from ordering.qos import MAJORITY, Level
@@ -19,7 +20,7 @@ from ordering.views import SiteId
 from rsm import envelope
 from rsm.disk import Came, Disk
 from rsm.envelope import Activate
-from rsm.errors import Halted, MismatchedMachine
+from rsm.errors import Halted, MismatchedMachine, OutcomeUnknown
 from rsm.replica import Replica
 from rsm.state_machine import GroupView, StateMachine, command
 from rsm.storage import Store
@@ -302,5 +303,32 @@ def test_when_a_command_raises_what_is_no_exception_then_the_replica_halts_and_i
             async with asyncio.timeout(2):
                 with pytest.raises(Halted, match="a command raised Leaver"):
                     await one.ended()
+
+    play(main())
+
+
+def test_when_nobody_knows_what_became_of_the_first_message_then_a_replica_sends_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was sent by a member that then lost its majority; that is no reason not to start."""
+
+    async def main() -> None:
+        replica: Replica[Any] = Replica(Counter, config())
+        await replica.open()
+        barriers: list[BaseException | None] = [OutcomeUnknown("lost its place"), NoPrimary("alone"), None]
+
+        def barrier() -> "asyncio.Future[None]":
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            error = barriers.pop(0)
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+            return future
+
+        monkeypatch.setattr(replica._calls, "barrier", barrier)
+        await replica.ready()
+        assert barriers == []
+        await replica.stop()
 
     play(main())
