@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import secrets
 import socket
 from pathlib import Path
@@ -63,7 +64,7 @@ def test_when_a_group_runs_then_all_is_well_and_what_is_missing_is_named(tmp_pat
         group.kill(2, 3)
         alone = examine(group.config(1), 1)
         assert alone["group"][0] == "wrong"
-        assert "1 of 3 voters serve" in alone["group"][1]
+        assert re.search("[01] of 3 voters serve", alone["group"][1])  # it notices after a while
         assert alone[f"site {group.addresses[1]}"][0] == "mind"
         assert rsm("members", "-c", group.config(1)).returncode == 1
 
@@ -78,7 +79,9 @@ def test_when_a_stopped_site_is_damaged_then_it_is_found_and_nothing_is_changed(
     flip(data / "claim", 20)
     flip(data / "claim", 4096 + 20)
     assert examine(group.config(1), 1)["log"][0] == "wrong"
-    edit(group.data(2), "DELETE FROM rsm_entries WHERE first_ts = (SELECT max(first_ts) FROM rsm_entries)")
+    # Not the last one: a site that was killed need not have claimed that.
+    second = "SELECT first_ts FROM rsm_entries ORDER BY first_ts LIMIT 1 OFFSET 1"
+    edit(group.data(2), f"DELETE FROM rsm_entries WHERE first_ts = ({second})")
     found = examine(group.config(2), 1)
     assert found["log"][0] == "wrong"
     assert "takes the state from the others" in found["log"][1]
