@@ -54,6 +54,17 @@ class Detection:
                 self.last_heard[member.site] = site.now
         self.last_heard = {s: at for s, at in self.last_heard.items() if site.view.has(s)}
 
+    def enter_view(self, before: View) -> None:
+        """Who comes back into the ring, or under another boot, owes nothing of before, and was heard."""
+        site = self.site
+        for newcomer in site.view.ring:
+            if newcomer not in before.ring or site.view.member(newcomer) != before.member(newcomer):
+                self.duties.pop(newcomer, None)
+                self._restarted.pop(newcomer, None)
+                self._unnamed.pop(newcomer, None)
+                self._stuck.pop(newcomer, None)
+                self.last_heard[newcomer] = site.now
+
     def heard(self, sender: SiteId) -> None:
         self.last_heard[sender] = self.site.now
 

@@ -526,8 +526,7 @@ class Engine:
         self.doubt.enter_epoch()
         self.reads.enter_epoch()
         self.fork.installed()
-        site.note_addresses()
-        site.forget_strangers()
+        site.enter_view()
         self.lanes.enter_view()
         self.submission.reclaim()
         if decided_here:
@@ -584,12 +583,14 @@ class Engine:
         site = self.site
         moved = False
         unnamed = site.unnamed
+        before = site.view
         while (order := site.queue.next_complete()) is not None:
             moved = True
             self.submission.note_order(order)
             if order.view is not None:
-                site.note_addresses()
-                site.forget_strangers()
+                self.detection.enter_view(before)
+                before = site.view
+                site.enter_view()
                 self.lanes.enter_view()
                 if not site.view.has(site.me):
                     site.arm(Timer.REQUEST, 1)

@@ -152,6 +152,10 @@ class Site:
             for site, source in self.queue.sources.items():
                 assemblies.passed(site, source.boot, source.contiguous)
 
+    def enter_view(self) -> None:
+        self.note_addresses()
+        self.forget_strangers()
+
     def note_addresses(self) -> None:
         """Remember where members are, also after they have gone: they may need a last answer."""
         for member in self.view.members:

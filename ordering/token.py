@@ -99,9 +99,10 @@ class Token:
         for debtor in site.view.ring:
             self.detection.owe(debtor)
         site.multicast(Probe(site.head(), owing))
-        waiting = any(site.stability.received.get(s, 0) < site.queue.last_real_ts for s in site.view.ring)
+        received, last = site.stability.received, site.queue.last_real_ts
+        waiting = any(s in owing or received.get(s, 0) < last for s in site.view.ring if s != site.me)
         self._probe_gap = min(self._probe_gap * 2, site.config.probe_ms * MS)
-        site.arm(Timer.PROBE, self.rtt.rto * 2 if owing or waiting else self._probe_gap)
+        site.arm(Timer.PROBE, self.rtt.rto * 2 if waiting else self._probe_gap)
         self._suspect()
 
     def on_probe(self, probe: Probe) -> None:

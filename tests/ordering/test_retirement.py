@@ -5,9 +5,17 @@ import pytest
 from ordering.caller import CallRequested
 from ordering.config import MS
 from ordering.effects import Ending, EndMembership
+from ordering.engine import Engine
 from ordering.errors import MembershipError, NotMember
 from ordering.events import ChangeRequested, PacketsReceived
-from ordering.packets import Change, ChangeKind, ListChangeRequest, NonMemberRefusal, NonMemberReply
+from ordering.packets import (
+    Change,
+    ChangeKind,
+    ListChangeRequest,
+    NewList,
+    NonMemberRefusal,
+    NonMemberReply,
+)
 from ordering.simulator.stage import Stage
 from ordering.views import SiteId, ViewId
 
@@ -169,3 +177,24 @@ def test_when_a_site_is_no_member_yet_or_leaves_then_it_cannot_retire() -> None:
     with pytest.raises(MembershipError, match="RETIRE"):
         stage.cluster.handle(stage.process("s3"), ChangeRequested(ChangeKind.RETIRE))
     stage.finish()
+
+
+def test_when_a_retired_site_is_back_then_nobody_suspects_it_for_its_silence_before() -> None:
+    """The others heard long ago that it has restarted, and not yet from the boot that a view names now."""
+    stage = Stage.born(3, durable=1)
+    stage.retire("s1")
+    stage.until(lambda: retired(stage, "s1"), "s1 is gone")
+    stage.drop("s2", "*", NewList, 3)
+    stage.cluster.restart("s1")
+    back = stage.process("s1").member
+    for address in ("s2", "s3"):
+        engine = stage.process(address).engine
+
+        def is_named(engine: Engine = engine) -> bool:
+            return engine.site.view.member(back.site) == back
+
+        stage.until(is_named, f"{address} names the boot that is back")
+        assert not engine.detection.suspects()
+        assert not engine.detection.misses(back.site)
+    stage.finish()
+    assert all(stage.process(address).engine.site.epoch == 1 for address in stage.addresses)

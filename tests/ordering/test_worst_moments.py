@@ -65,3 +65,15 @@ def test_when_round_trips_are_long_then_a_dead_site_is_still_left_behind() -> No
     stage.submit("s1", "hello")
     stage.until(lambda: stage.process("s1").replica.ts > 0, "the message is applied")
     assert stage.process("s1").engine.site.epoch > 1
+
+
+def test_when_a_dead_voter_is_out_of_the_ring_then_the_others_probe_it_no_faster_than_each_other() -> None:
+    stage = Stage.born(3)
+    stage.cluster.crash("s3")
+    stage.until(lambda: len(stage.process("s1").engine.site.view.ring) == 2, "s3 is out of the ring")
+    stage.run(SECOND)
+    before = sum(stage.network.counts.get((address, "Probe"), 0) for address in ("s1", "s2"))
+    stage.run(10 * SECOND)
+    probes = sum(stage.network.counts.get((address, "Probe"), 0) for address in ("s1", "s2")) - before
+    ticks = 10 * 1000 // stage.cluster.config.probe_ms
+    assert 2 * (ticks - 2) <= probes <= 2 * (ticks + 2), "to two members, each time"
