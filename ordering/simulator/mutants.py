@@ -468,8 +468,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "a dead voter is waited for",
         "a K that dead sites make unreachable blocks its caller (R10)",
         "ordering.holding:Holding.run",
-        "holders >= min(wanted, reachable)",
-        "holders >= wanted",
+        "min(wanted or voters, voters, reachable)",
+        "min(wanted or voters, voters)",
         reads=True,
     ),
     Mutant(
