@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -50,6 +51,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if self.window_bytes is not None:
             chosen["window_bytes"] = self.window_bytes
         return Config(group=GROUP, founders=founders, **chosen)
+
+
+def forget_settings() -> None:
+    """A replica and a client read ``RSM_…`` variables; here they are what the plan says."""
+    for name in [name for name in os.environ if name.startswith("RSM_")]:
+        del os.environ[name]
 
 
 async def heard(link: Link) -> Any:

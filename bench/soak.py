@@ -73,7 +73,7 @@ def run(plan: SoakPlan, step: Step, tick: Callable[[], None]) -> Result:
             if done >= plan.commands:
                 break
             left = plan.commands - done
-            seconds = min(max(min(left, plan.commands / STAGES) / rate, 0.1), STAGE_SECONDS_MAX)
+            seconds = min(max(min(left, plan.commands / STAGES) / max(rate, 1), 0.1), STAGE_SECONDS_MAX)
     return Result(
         name="soak",
         parameters=msgspec.to_builtins(plan, enc_hook=str),

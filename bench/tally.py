@@ -6,7 +6,6 @@ what a method call costs is part of what is measured.
 
 import asyncio
 import logging
-import os
 import resource
 import time
 from enum import StrEnum
@@ -16,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from bench.errors import BenchError
-from bench.member import Network, Settings, heard
+from bench.member import Network, Settings, forget_settings, heard
 from bench.wire import new_loop
 from bench.workers import Link
 from ordering.errors import OrderingError
@@ -209,15 +208,19 @@ class Caller:
         began, asked = clock(), 0
         under_way: dict[asyncio.Task[None], None] = {}
 
-        async def one(due: int) -> None:
-            await put(asked % KEYS, value)
-            watch.note(clock() - due)
+        async def one(number: int) -> None:
+            await put(number % KEYS, value)
+            watch.note(clock() - began - int(number * 1e9 / rate))
+
+        def forget(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and task.exception() is None:
+                del under_way[task]  # a call that failed stays, and is told in the end
 
         while (now := clock()) < until:
             for number in range(asked, int((now - began) * rate / 1e9)):
-                task = asyncio.create_task(one(began + int(number * 1e9 / rate)))
+                task = asyncio.create_task(one(number))
                 under_way[task] = None
-                task.add_done_callback(under_way.pop)
+                task.add_done_callback(forget)
                 asked += 1
             await asyncio.sleep(_PACE_SECONDS)
         await asyncio.gather(*under_way)
@@ -248,8 +251,7 @@ class Caller:
 
 def site(link: Link, me: int, _network: Network, _settings: Settings, place: Place) -> None:
     """Joins, then does one piece of work after the other until told to end."""
-    for name in [name for name in os.environ if name.startswith("RSM_")]:
-        del os.environ[name]  # a replica reads them; what is measured is what the plan says
+    forget_settings()
     logging.getLogger("ordering").setLevel(logging.ERROR)  # that it is insecure is known here
     loop = new_loop()
     asyncio.set_event_loop(loop)

@@ -7,7 +7,6 @@ gives no answer, what its memory grows to, and that nobody is suspected.
 
 import asyncio
 import logging
-import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,7 +18,7 @@ import msgspec
 
 from bench.disk import require_disk
 from bench.errors import BenchError
-from bench.member import heard
+from bench.member import forget_settings, heard
 from bench.ordering import Step
 from bench.results import Result, Value, calibrate, ratio, versions
 from bench.tally import GROUP
@@ -118,8 +117,7 @@ class Load:
 
 
 def site(link: Link, me: int, plan: TransferPlan, directory: Path | None) -> None:
-    for name in [name for name in os.environ if name.startswith("RSM_")]:
-        del os.environ[name]  # a replica reads them; what is measured is what the plan says
+    forget_settings()
     logging.getLogger("ordering").setLevel(logging.ERROR)  # that it is insecure is known here
     loop = new_loop()
     asyncio.set_event_loop(loop)

@@ -504,14 +504,14 @@ class Engine:
         sync = order.ts - 1
         decided_here = self.recovery.decided_here is order
         self.delivery.erase_above(sync)
-        site.queue.erase_above(sync)
+        view_erased = site.queue.erase_above(sync)
         self.durability.cut(sync)
         site.epoch = order.epoch
         # What no majority of the old chain was known to hold stands on the voters of the new one.
         site.begin_chain(min(order.ts, site.stability.majority + 1))
         site.disarm(Timer.HELLO)
         self.recovery.enter_epoch()
-        site.stability.enter_epoch(order.ts)
+        site.stability.enter_epoch(order.ts, view_erased=view_erased)
         site.queue.known_end = sync
         site.queue.add_block(order, site.config.horizon)
         placed = site.queue.next_complete()

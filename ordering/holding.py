@@ -8,6 +8,8 @@ for; it may be dead, and the answer says how many there are without it.
 Holders are counted by their statements (``stability``), in durable mode those of synced slots.
 """
 
+from heapq import heappop, heappush
+
 from ordering.effects import HoldersKnown
 from ordering.errors import NotMember, Overloaded
 from ordering.events import HoldersRequested
@@ -22,38 +24,37 @@ class Holding:
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        self.waiting: list[HoldersRequested] = []
+        self._waiting: dict[int, list[tuple[int, int]]] = {}  # by voters wanted: slot, number; lowest first
 
     def request(self, asked: HoldersRequested) -> None:
         site = self.site
         if site.outside or not site.epoch or not site.view.has(site.me):
             raise NotMember(f"group {site.config.group!r}: this site is {site.state.value}")
-        if len(self.waiting) >= WAITING_MAX:
+        if sum(map(len, self._waiting.values())) >= WAITING_MAX:
             raise Overloaded(f"{WAITING_MAX} calls wait for more holders already; wait for some of them")
-        self.waiting.append(asked)
+        heappush(self._waiting.setdefault(asked.voters, []), (asked.ts, asked.number))
 
     def run(self) -> None:
-        """Called when everything due is delivered; never while fenced (R4)."""
+        """Called when everything due is delivered; never while fenced (R4). Who holds a slot holds all
+        before it, so of equal wishes only that of the lowest slot is looked at."""
         view = self.site.told_view  # a later one may be erased, with the voter that it makes
-        if not self.waiting or view is None:
+        if not self._waiting or view is None:
             return
         voters, reachable = len(view.electorate), view.ring_voters
-        still: list[HoldersRequested] = []
-        for asked in self.waiting:
-            holders = self._holders(view, asked.ts)
-            wanted = min(asked.voters, voters) if asked.voters else voters
-            if holders and holders >= min(wanted, reachable):
-                self.site.out.append(HoldersKnown(asked.number, holders, voters))
-            else:
-                still.append(asked)
-        self.waiting = still
+        for wanted, asked in list(self._waiting.items()):
+            enough = min(wanted or voters, voters, reachable)
+            while asked and (holders := self._holders(view, asked[0][0])) and holders >= enough:
+                _, number = heappop(asked)
+                self.site.out.append(HoldersKnown(number, holders, voters))
+            if not asked:
+                del self._waiting[wanted]
 
     def _holders(self, view: View, ts: int) -> int:
         """Known one by one, or as a majority; 0 if it was not even delivered on that level.
 
         Each change of the electorate is held by a majority of the one before (R5), so the majority of a view
         that is not here yet proves one of those that are. That a ring holds it (``stable``) proves nothing of
-        the kind when others say it: theirs may be a later and smaller one."""
+        the kind: it may be that of a view which is not final yet, and smaller."""
         stability, queue = self.site.stability, self.site.queue
         if min(stability.majority, self.site.delivered) < ts:
             return 0

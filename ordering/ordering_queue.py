@@ -329,8 +329,9 @@ class OrderingQueue:
             del self.blocks[start]
         self.known_end = max(self.frontier, ts)
 
-    def erase_above(self, ts: int) -> None:
-        """R3: slots above the sync point never were. Their data becomes unordered again."""
+    def erase_above(self, ts: int) -> bool:
+        """R3: slots above the sync point never were. Their data becomes unordered again. True if a view that
+        was in force is among them."""
         for start in sorted((start for start in self.blocks if start > ts), reverse=True):
             order = self.blocks.pop(start)
             if start > self.frontier:
@@ -344,6 +345,7 @@ class OrderingQueue:
         self.ahead.clear()
         self.frontier = min(self.frontier, ts)
         self.known_end = self.frontier
+        views = len(self.views)
         while self.views and self.views[-1][0] > ts:
             self.views.pop()
         self._follow()
@@ -354,6 +356,7 @@ class OrderingQueue:
         self.time = self.base_time if self.tail is None else self.tail.time
         self.real_time = min(self.real_time, self.time)
         self.last_real_ts = min(self.last_real_ts, self.frontier)
+        return len(self.views) < views
 
     def _block_ending_at(self, ts: int) -> Order | None:
         start = ts

@@ -282,13 +282,16 @@ class Recorder:
     def _retain(self) -> None:
         if self.bytes_max is None:
             return
-        own = [path for path, name, _ in _closed_files(self.directory) if name == self.name]
-        size = sum(path.stat().st_size for path in own)
-        for path in own[:-1]:
+        sizes: dict[Path, int] = {}
+        for path in [path for path, name, _ in _closed_files(self.directory) if name == self.name]:
+            with suppress(FileNotFoundError):  # whoever carries recordings away may be faster
+                sizes[path] = path.stat().st_size
+        size = sum(sizes.values())
+        for path in list(sizes)[:-1]:
             if size <= self.bytes_max:
                 break
-            size -= path.stat().st_size
-            path.unlink()
+            size -= sizes[path]
+            path.unlink(missing_ok=True)
 
     def _open_tail(self) -> None:
         schema = SCHEMA.with_metadata({_BECOMES: self._next_path().name.encode()})

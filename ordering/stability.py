@@ -4,6 +4,9 @@ Each packet's head states how far its sender holds the order of its epoch. State
 epochs do not count (R3), and only voters' statements count for a majority (R1). What a site
 concludes (``majority``, ``stable``) is itself a fact about the epoch's only order, so it is passed
 on in the head and believed: one site's knowledge spares the others their waiting.
+
+``stable`` speaks of a ring, and the ring of a site that is ahead may be a later and smaller one. So it is
+believed once this site is as far as who said it: then it knows every view that ring may be of.
 """
 
 from ordering.packets import Head
@@ -19,32 +22,35 @@ class Stability:
         self.majority = 0
         self.stable = 0
         self.everyone = 0
+        self._said_stable: list[tuple[int, int]] = []  # the first and the last of who is ahead: how far, what
         self._concluded: tuple[View, int] | None = None  # what ``update`` last saw; None: hear again
 
     def forget(self, frontier: int) -> None:
         """Statements made in another chain do not count in this one (R9), and what its majority held
         beyond our own frontier may be lost."""
-        self.received.clear()
-        self.held.clear()
+        self._forget_statements()
         self.majority = min(self.majority, frontier)
         self.stable = min(self.stable, frontier)
-        self._concluded = None
 
-    def enter_epoch(self, install_ts: int) -> None:
-        """The install was accepted by quorums that hold everything before it: it is majority-held."""
+    def _forget_statements(self) -> None:
         self.received.clear()
         self.held.clear()
-        self.majority = max(self.majority, install_ts)
-        # What was stable above the sync point is erased, and its slots will be given anew.
-        self.stable = min(self.stable, install_ts - 1)
+        self._said_stable.clear()
         self._concluded = None
+
+    def enter_epoch(self, install_ts: int, *, view_erased: bool) -> None:
+        """The install was accepted by quorums that hold everything before it: it is majority-held."""
+        self._forget_statements()
+        self.majority = max(self.majority, install_ts)
+        # What was stable above the sync point is erased, and its slots will be given anew. What the ring of
+        # an erased view held, no ring of this order may hold.
+        self.stable = 0 if view_erased else min(self.stable, install_ts - 1)
 
     def leap(self, ts: int, *, new_epoch: bool) -> None:
         """Everything up to ``ts`` was delivered at MAJORITY."""
         if new_epoch:
-            self.received.clear()
-            self.held.clear()
-            self.stable = min(self.stable, ts)
+            self._forget_statements()
+            self.stable = 0  # of a view that may be erased
         self.majority = max(self.majority, ts)
         self._concluded = None
 
@@ -59,7 +65,17 @@ class Stability:
         if head.majority > self.majority:
             self.majority = head.majority
             self._concluded = None
-        self.stable = max(self.stable, head.stable)
+        if head.stable > self.stable:
+            self._hear_stable(head.received, head.stable)
+
+    def _hear_stable(self, received: int, stable: int) -> None:
+        """Kept for ``update``: the first, which comes true soonest, and the best behind it."""
+        said = self._said_stable
+        if len(said) > 1 and stable > said[1][1]:
+            del said[1]
+        if len(said) < 2 and (not said or stable > said[0][1]):
+            said.append((received, stable))
+            self._concluded = None
 
     def note_own(self, me: SiteId, received: int, held: int) -> None:
         """What this site has itself; in durable mode it holds what is synced (R8)."""
@@ -78,6 +94,9 @@ class Stability:
             return
         self._concluded = (view, frontier)
         self.majority = max(self.majority, min(self._majority(view), frontier))
+        said = self._said_stable
+        while said and said[0][0] <= frontier:
+            self.stable = max(self.stable, said.pop(0)[1])
         held = self.held
         if view.ring:
             stable = min(held.get(site, 0) for site in view.ring)

@@ -65,9 +65,6 @@ class History(msgspec.Struct):
     operations: dict[tuple[int, int], Operation]
     refused: dict[tuple[int, int], str]
 
-    def count(self, outcome: Outcome) -> int:
-        return sum(each.outcome is outcome for each in self.operations.values())
-
 
 def read_history(paths: Iterable[Path]) -> History:
     """What has no end is of unknown outcome, like what says so."""

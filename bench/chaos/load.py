@@ -14,7 +14,7 @@ import msgspec
 
 from bench.chaos.history import Called, Ended, Notes, Returned
 from bench.chaos.registers import Recorded
-from bench.member import heard
+from bench.member import forget_settings, heard
 from bench.wire import new_loop
 from bench.workers import Link
 from ordering.errors import OrderingError
@@ -130,6 +130,7 @@ class CallerSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 def caller(link: Link) -> None:
     setup: CallerSetup = link.hear()
+    forget_settings()
     loop = new_loop()
     asyncio.set_event_loop(loop)
     loop.run_until_complete(_call(link, setup))

@@ -14,7 +14,7 @@ from bench.chaos.failpoints import Arm, FailingDriver, FailingReplica, Failpoint
 from bench.chaos.history import Notes
 from bench.chaos.load import Load
 from bench.chaos.registers import Recorded
-from bench.member import heard
+from bench.member import forget_settings, heard
 from bench.wire import new_loop
 from bench.workers import Link
 from rsm.config import ReplicaConfig
@@ -78,6 +78,7 @@ def site(link: Link) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s {os.getpid()} %(levelname)s %(message)s")
+    forget_settings()
     loop = new_loop()
     asyncio.set_event_loop(loop)
     loop.run_until_complete(_serve(link, setup))

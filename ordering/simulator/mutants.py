@@ -465,11 +465,19 @@ MUTANTS: tuple[Mutant, ...] = (
         reads=True,
     ),
     Mutant(
+        "what a ring ahead of this site holds is believed at once",
+        "a level is delivered that was not reached (R10)",
+        "ordering.stability:Stability.update",
+        "said[0][0] <= frontier",
+        "said",
+        discipline="sequencer",
+    ),
+    Mutant(
         "a dead voter is waited for",
         "a K that dead sites make unreachable blocks its caller (R10)",
         "ordering.holding:Holding.run",
-        "holders >= min(wanted, reachable)",
-        "holders >= wanted",
+        "min(wanted or voters, voters, reachable)",
+        "min(wanted or voters, voters)",
         reads=True,
     ),
     Mutant(

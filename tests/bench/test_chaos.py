@@ -384,8 +384,9 @@ def seed_with(*roles: Role) -> int:
 
 
 def test_when_sites_are_killed_in_their_roles_then_nothing_is_lost_and_nothing_is_left(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("RSM_RECORDING", str(tmp_path / "of another replica"))
     plan = make_plan(seed_with(Role.TOKEN_SITE, Role.LOCK_HOLDER), 3, 60.0)
     done = play(msgspec.structs.replace(plan, callers=1, faults_max=2), tmp_path)
     assert done.problems == []

@@ -1,9 +1,12 @@
 """Tiny real runs of replicated machines: content is compared, speed is not."""
 
+import asyncio
 import importlib
 import importlib.util
 import json
+import time
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -16,11 +19,14 @@ from bench.machine import MachinePlan, Mode, Replicas, ratios, replicas, summary
 from bench.peers import pysyncobj
 from bench.peers.pysyncobj import PySyncObjPlan
 from bench.results import Value
-from bench.tally import KEYS, SIZE_MIN, Kind, Place, Stopwatch, Tally, Work, value_of
+from bench.tally import KEYS, SIZE_MIN, Caller, Kind, Place, Stopwatch, Tally, Work, value_of
 from bench.workers import CrewMaker, Placement
 from cli.main import app
+from ordering.errors import NoPrimary
+from rsm import Replica
 from rsm.envelope import Language
 from rsm.methods import Catalogue
+from rsm.proxy import Proxy
 
 SECONDS = 0.2
 needs_pysyncobj = pytest.mark.skipif(
@@ -53,6 +59,25 @@ def test_when_there_are_too_many_latencies_then_some_go_and_the_longest_stays() 
     assert watch.count == 201
     assert 4 <= len(watch.samples) <= 8
     assert max(watch.samples) == 5000
+
+
+def test_when_a_call_that_was_due_fails_then_there_is_no_result() -> None:
+    keys: list[int] = []
+
+    class Failing:
+        async def put(self, key: int, value: bytes) -> None:
+            keys.append(key)
+            if len(keys) == 3:
+                raise NoPrimary("nobody answers")
+
+    async def main() -> None:
+        caller = Caller(Replica(Tally, Place().config(0)), 0, b"")
+        until = time.monotonic_ns() + 50_000_000
+        await caller._put_at(cast(Proxy[Any], Failing()), Stopwatch(), until, 1000)
+
+    with pytest.raises(NoPrimary):
+        asyncio.run(main())
+    assert keys[:10] == list(range(10)), "one after the other, also behind the one that failed"
 
 
 def test_when_few_latencies_are_noted_then_all_are_kept() -> None:

@@ -8,7 +8,7 @@ from ordering.config import Config
 from ordering.effects import Deliver, Delivery, InstallView, LevelReached, Retract
 from ordering.engine import Engine
 from ordering.errors import InvariantViolation
-from ordering.packets import Batch, Order, Run
+from ordering.packets import Batch, Head, Order, Run
 from ordering.qos import MAJORITY, SOURCE_ORDERED, TOTAL, TOTALLY_ORDERED, Level, Qos, k_resilient
 from ordering.views import Member, SiteId, View, ViewId
 
@@ -44,6 +44,13 @@ class Bench:
         stability = self.site.stability
         stability.majority = max(stability.majority, majority)
         stability.stable = max(stability.stable, stable)
+
+    def says(self, sender: SiteId, **frontiers: int) -> None:
+        """Hear a site, and draw conclusions."""
+        site = self.site
+        said = {"received": 0, "held": 0, "majority": 3, "stable": 0} | frontiers
+        site.stability.note(Head(site.group, 0, sender, 10 * sender, 1, **said))
+        site.stability.update(site.view, site.queue.frontier)
 
     def held(self, **claims: int) -> None:
         for name, ts in claims.items():
@@ -108,6 +115,54 @@ def test_when_a_message_asks_for_all_then_the_whole_ring_must_hold_it(bench: Ben
     assert bench.told() == []
     bench.levels(stable=3)
     assert bench.told() == [(3, "x")]
+
+
+@pytest.mark.parametrize("qos", [TOTAL, k_resilient(2)], ids=["total", "k"])
+def test_when_a_site_that_is_ahead_says_that_its_ring_holds_it_then_it_may_be_another_ring(
+    bench: Bench, qos: Qos
+) -> None:
+    bench.data(A, 1, "x", qos=qos)
+    bench.order((A, 1, 1))
+    bench.says(B, received=4, stable=3)
+    assert bench.told() == []
+    bench.says(B, received=5, stable=3)
+    bench.order(view=View(ViewId(1, 1), MEMBERS, (A, B, C), (A, B)))
+    bench.held(a=3, b=3)
+    bench.says(B)
+    (delivery,) = bench.run()
+    assert delivery.reached == (Level.TOTAL if qos is TOTAL else Level.MAJORITY)
+
+
+def test_when_sites_that_are_ahead_say_more_and_more_then_the_first_and_the_best_come_true(
+    bench: Bench,
+) -> None:
+    for seq in range(1, 4):
+        bench.data(A, seq, "x", qos=TOTAL)
+        bench.order((A, seq, 1))
+    for ahead in range(8, 20, 2):
+        bench.says(B, received=ahead, majority=7, stable=ahead - 5)
+    assert bench.told() == []
+    bench.order()
+    bench.says(B)
+    assert bench.told() == [(3, "x")]
+    for _ in range(10):
+        bench.order()
+    bench.says(B)
+    assert bench.told() == [(5, "x"), (7, "x")]
+
+
+@pytest.mark.parametrize("erased", [False, True])
+def test_when_a_view_is_erased_then_what_its_ring_held_no_longer_counts(
+    bench: Bench, *, erased: bool
+) -> None:
+    bench.data(A, 1, "x", qos=TOTAL)
+    bench.order((A, 1, 1))
+    if erased:
+        bench.order(view=View(ViewId(1, 1), MEMBERS, (A, B, C), (A, B)))
+    bench.says(B, received=bench.site.queue.frontier, stable=3)
+    view_erased = bench.site.queue.erase_above(3)
+    bench.site.stability.enter_epoch(4, view_erased=view_erased)
+    assert bool(bench.run()) != erased
 
 
 @pytest.mark.parametrize("k", [0, 1, 2])

@@ -5,10 +5,11 @@ import pytest
 from ordering.config import MS
 from ordering.effects import HoldersKnown
 from ordering.errors import NotMember, Overloaded
-from ordering.events import HoldersRequested
+from ordering.events import HoldersRequested, TimerFired
 from ordering.holding import WAITING_MAX
 from ordering.packets import Data
 from ordering.simulator.stage import Stage
+from ordering.views import View
 
 
 def ask(stage: Stage, address: str, number: int, ts: int, voters: int) -> None:
@@ -106,6 +107,37 @@ def test_when_it_was_held_long_ago_then_it_is_told_at_once() -> None:
     ts = texts(stage, "s3")["first"]
     ask(stage, "s3", 1, ts, 0)
     assert known(stage, "s3") == {1: (3, 3)}
+    stage.finish()
+
+
+def test_when_many_wait_for_one_that_lags_then_an_event_looks_at_the_first_of_them_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage.born(5, discipline="sequencer")
+    stage.run(100 * MS)
+    for address in ("s1", "s2", "s3", "s4"):
+        stage.drop(address, "s5", Data, 1000)
+    stage.submit("s1", "first")
+    stage.submit("s2", "second")
+    stage.until(lambda: {"first", "second"} <= set(texts(stage, "s1")), "delivered by a majority")
+    engine, slots = stage.process("s1").engine, texts(stage, "s1")
+    for number in range(0, 1000, 2):
+        ask(stage, "s1", number, slots["second"], 0)
+        ask(stage, "s1", number + 1, slots["first"], 0)
+    looked_at: list[int] = []
+    holders = engine.site.stability.holders
+
+    def look(view: View, ts: int) -> int:
+        looked_at.append(ts)
+        return holders(view, ts)
+
+    monkeypatch.setattr(engine.site.stability, "holders", look)
+    stage.cluster.handle(stage.process("s1"), TimerFired())
+    assert looked_at == [min(slots["first"], slots["second"])]
+    assert known(stage, "s1") == {}
+    stage.cluster.network.mend_all()
+    stage.until(lambda: len(known(stage, "s1")) == 1000, "all are told")
+    assert set(known(stage, "s1").values()) == {(5, 5)}
     stage.finish()
 
 

@@ -212,6 +212,30 @@ def test_when_a_closed_file_was_never_finished_then_it_is_not_read(tmp_path: Pat
     assert slots(tmp_path) == [1]
 
 
+def test_when_a_closed_file_is_carried_away_meanwhile_then_the_recording_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = recording._closed_files
+
+    def late(directory: Path) -> list[tuple[Path, str, int]]:
+        """Somebody takes the first file along, right after it was seen beside the second."""
+        found = listed(directory)
+        if len(found) == 2:
+            found[0][0].unlink()
+        return found
+
+    recorder = Recorder(tmp_path, "one", bytes_max=0)
+    record(recorder, 1)
+    recorder.rotate()
+    record(recorder, 2)
+    monkeypatch.setattr(recording, "_closed_files", late)
+    recorder.rotate()
+    monkeypatch.undo()
+    record(recorder, 3)
+    recorder.close()
+    assert slots(tmp_path) == [3]
+
+
 def test_when_two_recorders_share_a_directory_then_each_keeps_its_files(tmp_path: Path) -> None:
     one, other = Recorder(tmp_path, "a"), Recorder(tmp_path, "a-b")
     record(one, 1)

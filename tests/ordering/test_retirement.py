@@ -31,6 +31,17 @@ def retired(stage: Stage, address: str) -> bool:
     return stage.process(address).ended == RETIRED
 
 
+def request_of(stage: Stage, address: str, kind: ChangeKind) -> ListChangeRequest:
+    """As this site would make it now."""
+    process = stage.process(address)
+    return ListChangeRequest(process.engine.site.head(), Change(kind, process.member), forwarded=True)
+
+
+def bring(stage: Stage, request: ListChangeRequest, *addresses: str) -> None:
+    for address in addresses:
+        stage.cluster.handle(stage.process(address), PacketsReceived((request,)))
+
+
 def test_when_a_site_retires_then_it_takes_no_messages_and_what_it_had_accepted_is_final() -> None:
     stage = Stage.born(3)
     for number in range(20):
@@ -74,13 +85,10 @@ def test_when_the_request_is_lost_for_a_while_then_it_is_made_again(
 def test_when_a_return_was_under_way_before_a_site_retired_then_it_is_not_called_back() -> None:
     """The others hear an old RETURN, which asked for what was so at that time, when it is out of the ring."""
     stage = Stage.born(3, durable=1)
-    process = stage.process("s2")
-    head = process.engine.site.head()
-    late = ListChangeRequest(head, Change(ChangeKind.RETURN, process.member), forwarded=True)
+    late = request_of(stage, "s2", ChangeKind.RETURN)
     stage.retire("s2")
     stage.until(lambda: retired(stage, "s2"), "s2 is gone")
-    for address in ("s1", "s3"):
-        stage.cluster.handle(stage.process(address), PacketsReceived((late,)))
+    bring(stage, late, "s1", "s3")
     stage.run(SECOND // 10)
     for address in ("s1", "s3"):
         site = stage.process(address).engine.site
@@ -95,13 +103,9 @@ def test_when_a_return_was_under_way_before_a_site_retired_then_it_is_not_called
 def test_when_a_return_was_kept_before_a_site_retired_then_it_is_not_called_back() -> None:
     """The same, and the old RETURN comes before the view that has the site out."""
     stage = Stage.born(3, durable=1)
-    process = stage.process("s2")
-    late = ListChangeRequest(
-        process.engine.site.head(), Change(ChangeKind.RETURN, process.member), forwarded=True
-    )
+    late = request_of(stage, "s2", ChangeKind.RETURN)
     stage.retire("s2")
-    for address in ("s1", "s3"):
-        stage.cluster.handle(stage.process(address), PacketsReceived((late,)))
+    bring(stage, late, "s1", "s3")
     stage.until(lambda: retired(stage, "s2"), "s2 is gone")
     stage.run(SECOND)
     view = stage.process("s1").engine.site.view
@@ -113,18 +117,14 @@ def test_when_a_return_was_kept_before_a_site_retired_then_it_is_not_called_back
 
 def test_when_a_request_of_an_earlier_boot_comes_late_then_the_later_one_stays() -> None:
     stage = Stage.born(3, durable=1)
-    process = stage.process("s2")
-    late = ListChangeRequest(
-        process.engine.site.head(), Change(ChangeKind.RETIRE, process.member), forwarded=True
-    )
+    late = request_of(stage, "s2", ChangeKind.RETIRE)
     stage.retire("s2")
     stage.until(lambda: retired(stage, "s2"), "s2 is gone")
     stage.cluster.restart("s2")
     one = stage.process("s1").engine.site
     stage.until(lambda: 2 in one.view.ring, "s2 is back")
     view = one.view
-    for address in ("s1", "s3"):
-        stage.cluster.handle(stage.process(address), PacketsReceived((late,)))
+    bring(stage, late, "s1", "s3")
     stage.run(SECOND)
     assert one.view is view
     stage.finish()

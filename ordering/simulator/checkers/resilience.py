@@ -23,10 +23,10 @@ class Resilience(FinalSets):
 
     1. At the moment of a delivery at K_RESILIENT, K+1 voters hold its slot; at MAJORITY and above,
        and for everything LevelReached covers, a majority of the electorate of the slot's view; at
-       TOTAL also the whole ring of that or of a later view. To hold is to have the same order at
-       that slot and everything before it (in durable mode on the disk), whether the process lives or has
-       died since. The install
-       that opens an epoch is held already by who has accepted it.
+       TOTAL also the whole ring of that or of a later view that the site has reached. To hold is to have
+       the same order at that slot and everything before it (in durable mode on the disk), whether the
+       process lives or has died since. The install that opens an epoch is held already by who has
+       accepted it.
     2. What was final at any process, also at one that died right after, is final at the same slot
        at every live member at the end (of those that were in the group at that slot).
     3. A fork takes back nothing that any of its voters was told as final before.
@@ -110,13 +110,9 @@ class Resilience(FinalSets):
             )
 
     def _some_ring_holds(self, process: "Process", view: View, ts: int) -> bool:
-        """The site that found the slot stable may follow a later view, with fewer in its ring."""
-        if all(self._holders(process, view.ring, ts)):
-            return True
-        chain = process.engine.site.chain
-        sites = [other.engine.site for other in self._processes.values()]
-        views = [v for s in sites if s.chain == chain for _, v in s.queue.views]
-        return any(all(self._holders(process, v.ring, ts)) for v in views if v.id > view.id)
+        """Whoever found the slot stable may follow a later view, with fewer in its ring; it is known here."""
+        views = [later for _, later in process.engine.site.queue.views if later.id > view.id]
+        return any(all(self._holders(process, each.ring, ts)) for each in (view, *views))
 
     def _holders(self, process: "Process", sites: tuple[SiteId, ...], ts: int) -> list[bool]:
         """For each of ``sites`` whether it holds everything up to ``ts`` as ``process`` has it."""
