@@ -163,6 +163,7 @@ class Membership:
             raise MembershipError(f"kind: the last voter cannot {kind.name}; stop the process instead")
         if kind is ChangeKind.LEAVE:
             self.leaving = True
+            site.retiring = False  # to go for good is more than to go for a while
             return
         member = site.view.member(subject)
         if member is None:

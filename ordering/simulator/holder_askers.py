@@ -102,7 +102,7 @@ class HolderAskers(Checker):
         true = max([true, *accepted])
         if holders > true:
             self.fail(now, f"{told}, but {true} ever did")
-        view = site.told_view
+        view = process.view  # at this effect: the same event may have brought later ones
         assert view is not None
         wanted = min(asked.voters or len(view.electorate), view.ring_voters)
         if holders < wanted:

@@ -182,7 +182,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "statements count across epochs",
         "19: acknowledged on the word of an epoch that is over (R3)",
-        "ordering.stability:Stability.enter_epoch",
+        "ordering.stability:Stability._forget_statements",
         "self.held.clear()",
         "pass",
     ),

@@ -167,6 +167,18 @@ def test_when_the_next_token_site_misses_the_view_then_who_retires_stays_until_i
     stage.finish()
 
 
+@pytest.mark.parametrize("after_ms", [0, 1, 3, 10])
+def test_when_a_site_that_retires_is_to_leave_then_it_leaves(after_ms: int) -> None:
+    stage = Stage.born(4)
+    stage.retire("s2")
+    stage.run(after_ms * MS)
+    stage.leave("s2")
+    stage.until(lambda: stage.process("s2").ended is not None, "s2 is gone")
+    assert stage.process("s2").ended == EndMembership(Ending.LEFT)
+    assert not stage.process("s1").engine.site.view.has(site_of(stage, "s2"))
+    stage.finish()
+
+
 def test_when_a_site_is_no_member_yet_or_leaves_then_it_cannot_retire() -> None:
     stage = Stage.born(4)
     stage.leave("s4")

@@ -47,8 +47,12 @@ def pinned(**settings: Any) -> Plan:
     [
         # Others say that their ring holds a slot, and it is a later and smaller one.
         Plan(seed=1026, discipline="sequencer", reads=True, retire=False),
+        # The same, and a site that is behind delivers at TOTAL by it.
+        Plan(seed=33, discipline="sequencer"),
         # Holders are asked for of the slot of an install that is not told yet.
         Plan(seed=1042, reads=True, retire=False),
+        # One event brings a site through several views, and holders are told in between.
+        Plan(seed=335, discipline="sequencer"),
         # A boot that is named in slots which a laggard lacks is fenced, and taken for a disk that went back.
         Plan(seed=36, sites=3, discipline="sequencer", seconds=8, durable=True, reads=True, retire=True),
         # Who accepts and decides in one moment has held all before, though nobody sees it.
