@@ -12,6 +12,7 @@ from ordering.events import BacklogReported, SnapshotSaved
 from rsm import pace
 from rsm.config import HANDLER, ReplicaConfig
 from rsm.disk import Disk
+from rsm.errors import MachineError
 from rsm.executor import Executor
 from rsm.intake import Intake
 from rsm.pictures import Picture, Pictures
@@ -71,11 +72,11 @@ class Handover:
         return picture.ts
 
     async def save_now(self, intake: Intake, disk: Disk, group: Group) -> None:
-        """The same, and the log may be trimmed. If it fails the log grows; what is wrong with the disk, if it
-        is the disk, the log will find out."""
+        """The same, and the log may be trimmed. If it fails the log grows, and all else goes on; what is
+        wrong with the disk, if it is the disk, the log will find out."""
         try:
             ts = await self.save(intake, disk)
-        except StorageError as error:
+        except (StorageError, MachineError) as error:
             self._watch.snapshot_failed(error)
         else:
             self._watch.snapshot_saved(ts, disk.stats.snapshot_bytes)

@@ -45,6 +45,7 @@ from ordering.transports.bulk_tcp import DEFAULT_LIMITS, BulkLimits, BulkStream,
 from ordering.views import NO_SITE, SiteId
 from rsm import operations
 from rsm.chunks import CHUNK_MAX, DIGEST_BYTES, Whole, name_of
+from rsm.errors import MachineError
 from rsm.logs import Throttle, logger
 from rsm.operations import Outcome
 from rsm.pace import aside
@@ -204,7 +205,11 @@ async def serve(stream: BulkStream, source: Source, desk: Desk) -> None:
             await stream.send(msgspec.msgpack.encode(source.status()))
         case StateWanted():
             with source.gifts.one() as admitted:
-                offer = await source.offer(wanted) if admitted else None
+                try:
+                    offer = await source.offer(wanted) if admitted else None
+                except MachineError as error:
+                    _complain("a state cannot be given", error)
+                    return
                 if offer is not None:
                     await _give(stream, offer, wanted.have, source.gifts)
         case CallWanted() | HoldersWanted():
@@ -346,7 +351,7 @@ class Peer(msgspec.Struct, frozen=True):
                 await stream.finish()
                 return await _receive(_Incoming(stream), spool)
         except BulkError as error:
-            _complain("a state did not come", self.address, error)
+            _complain("a state did not come", error, peer=self.address)
             return None
 
     async def status(self) -> ReplicaStatus | None:
@@ -372,7 +377,7 @@ class Peer(msgspec.Struct, frozen=True):
             return []
 
 
-def _complain(what: str, address: str, error: BulkError) -> None:
+def _complain(what: str, error: Exception, **who: str) -> None:
     """Who fetches a state tries again at once, and for as long as it takes."""
-    if (fields := _throttle.admits((what, address))) is not None:
-        log.warning(what, peer=address, error=str(error), **fields)
+    if (fields := _throttle.admits((what, *who.values()))) is not None:
+        log.warning(what, **who, error=str(error), **fields)
