@@ -81,6 +81,8 @@ class Handover:
         else:
             self._watch.snapshot_saved(ts, disk.stats.snapshot_bytes)
             group.handle(SnapshotSaved(ts))
+        finally:
+            disk.ends_snapshot()
 
     # -- in --------------------------------------------------------------------------------------
 
