@@ -22,6 +22,7 @@ from rsm.transfer import Gifts, Offer, Peer, StateWanted
 from rsm.watch import Watch
 
 BACKLOG_STEP: Final = 1 << 20  # bytes between two reports
+WAITING_BYTES: Final = 64 << 20  # that may wait for a state at first
 
 
 class Handover:
@@ -36,6 +37,7 @@ class Handover:
         self._resume = resume
         self._is_behind = False
         self._reported = 0
+        self._room = WAITING_BYTES
         self._fetcher: asyncio.Task[object] | None = None
 
     def close(self) -> None:
@@ -43,7 +45,12 @@ class Handover:
 
     def report_backlog(self, intake: Intake, group: Group) -> None:
         """R16: what waits to be executed is bounded by the engine. Not that of a replica without a state: the
-        ring would have to wait for as long as the state takes to come."""
+        ring would have to wait for as long as the state takes to come. While that is fetched, it lets go of
+        what is too much, and wants a later state; twice as much may wait for that, so that there is an end.
+        """
+        if self._fetcher is not None and not intake.ready and intake.backlog > self._room:
+            intake.forget()
+            self._room *= 2
         size = intake.backlog if intake.ready and intake.backlog >= BACKLOG_STEP else 0
         if abs(size - self._reported) >= BACKLOG_STEP or bool(size) < bool(self._reported):
             self._reported = size
@@ -122,4 +129,5 @@ class Handover:
 
     async def taken(self) -> None:
         """What came is not needed any more."""
+        self._room = WAITING_BYTES
         await self._spool.clear()

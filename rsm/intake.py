@@ -20,6 +20,7 @@ class Intake:
         self.majority = 0
         self.stable = 0
         self.backlog = 0  # bytes of what waits
+        self.forgotten = 0  # what was delivered up to this slot is not here any more
         self._holds = 0
         self._waiting: deque[_Waiting] = deque()
 
@@ -59,6 +60,14 @@ class Intake:
 
     def release(self) -> None:
         self._holds -= 1
+
+    def forget(self) -> None:
+        """Let go of what is final and waits for the state, which must have it then."""
+        assert not self.ready
+        while self._waiting and self._waiting[0][0] <= self.majority:
+            slot, size, effect = self._waiting.popleft()
+            self.backlog -= size
+            self.forgotten = slot + len(effect.messages) - 1 if isinstance(effect, Delivery) else slot
 
     def replace(self, executor: Executor) -> None:
         """A state was taken over. What it contains and waits here is passed over when its turn comes."""

@@ -500,7 +500,7 @@ class Replica(Generic[M]):
         async with self._handover.taking:
             while self._wanted is wanted and not self._stopping and not self._over.done():
                 offer = await self._fetch(wanted)
-                if offer is None or offer.ts < wanted.ts:
+                if offer is None or offer.ts < self._needed(wanted):
                     await asyncio.sleep(TRANSFER_RETRY_SECONDS)
                 elif self._wanted is wanted:
                     await self._take_over(wanted, offer)
@@ -508,11 +508,16 @@ class Replica(Generic[M]):
     async def _fetch(self, wanted: RequestState) -> Offer | None:
         group = self._group
         assert group is not None
+        late = msgspec.structs.replace(wanted, ts=self._needed(wanted))
         try:
-            return await self._handover.fetch(wanted, group, self.address, self._peer)
+            return await self._handover.fetch(late, group, self.address, self._peer)
         except StorageError as error:
             self._give_up(error)
             return None
+
+    def _needed(self, wanted: RequestState) -> int:
+        """The slot a state must have."""
+        return max(wanted.ts, self._intake.forgotten)
 
     def _give_up(self, error: Exception) -> None:
         self._fail(error)
