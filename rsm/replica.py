@@ -241,7 +241,7 @@ class Replica(Generic[M]):
         await self._bulk.close()
         if self._disk is not None:
             await self._disk.close()
-        self._handover.close()
+        await asyncio.to_thread(self._handover.close)  # another thread may be at its file
         await self._watch.stopped(self._pages)
 
     def hurry(self) -> None:
