@@ -231,7 +231,7 @@ class Calls:
         while outbox and len(batch) < self._most and size < BATCH_BYTES:
             call = outbox[0]
             if call.future.done() and not call.tries:  # given up before it was sent
-                outbox.popleft()
+                self._forget(outbox.popleft())
                 continue
             if call.command is not None:
                 if not self._session:

@@ -6,7 +6,7 @@ over: the next one begins with an empty log (``docs/durability.md``).
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -52,13 +52,26 @@ class Disk:
         self._snapshot_bytes = config.snapshot_bytes
         self._loop = asyncio.get_running_loop()
         self.stats = StorageStats()
+        self.unsaved = 0  # bytes executed since the last snapshot was begun
+        self._is_saving = False
         self._writer: Writer | None = None
         self._answers: dict[int, Callable[[StorageError | None], None]] = {}
         self._saving = asyncio.Lock()
 
     async def open(self) -> Came:
         """Take the directory, and read and verify what is there."""
-        store, came = await asyncio.to_thread(self._open)
+        return await self._take()
+
+    async def _take(self, *, wipe: bool = False) -> Came:
+        opening = asyncio.ensure_future(asyncio.to_thread(lambda: self._open(wipe=wipe)))
+        try:
+            await _ended(opening)
+        except asyncio.CancelledError:
+            if opening.exception() is None:
+                opening.result()[0].close()
+            raise
+        store, came = opening.result()
+        self.unsaved = 0
         self._writer = Writer(store, self._loop, self._answer, stats=self.stats)
         return came
 
@@ -87,14 +100,13 @@ class Disk:
     async def wipe(self) -> None:
         """The site is over, and its log with it."""
         await self.close()
-        store, _ = await asyncio.to_thread(lambda: self._open(wipe=True))
-        self._writer = Writer(store, self._loop, self._answer, stats=self.stats)
+        await self._take(wipe=True)
 
     async def close(self) -> None:
         """Finish the log; a snapshot that is being saved is left out."""
         writer, self._writer = self._writer, None
         if writer is not None:
-            await asyncio.to_thread(writer.close)
+            await _ended(asyncio.ensure_future(asyncio.to_thread(writer.close)))
         self._answers.clear()
 
     # -- writing ---------------------------------------------------------------------------------
@@ -118,10 +130,16 @@ class Disk:
         """Stands for the membership whose disk this is; another when it was emptied."""
         return self._writer
 
-    def wants_snapshot(self, unsaved: int) -> bool:
-        """Whether so many bytes of log are enough: however large the state is, snapshots write no more than
-        the log does."""
-        return unsaved >= max(self._snapshot_bytes, self.stats.snapshot_bytes)
+    def begins_snapshot(self) -> bool:
+        """Whether a snapshot is to be saved now: one at a time, and however large the state is, snapshots
+        write no more than the log does. ``ends_snapshot`` follows, whatever becomes of it."""
+        begins = not self._is_saving and self.unsaved >= max(self._snapshot_bytes, self.stats.snapshot_bytes)
+        if begins:
+            self.unsaved, self._is_saving = 0, True
+        return begins
+
+    def ends_snapshot(self) -> None:
+        self._is_saving = False
 
     async def save(self, ts: int, chunks: Iterable[bytes], digest: int, tenure: object) -> None:
         """Save a snapshot, one at a time; it is synced when this returns. ``tenure`` is from when the state
@@ -142,3 +160,12 @@ class Disk:
                 raise StorageError("the disk was closed, or emptied for another membership")
             writer.save_snapshot(ts, chunks, digest.to_bytes(_DIGEST_BYTES, "big"), done)
             await saved
+
+
+async def _ended(work: "asyncio.Future[Any]") -> None:
+    """Wait for a thread, to its end also when cancelled: nobody else would know that it has the directory."""
+    try:
+        await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        raise

@@ -7,7 +7,7 @@ slots, each once.
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from struct import Struct as Layout
 from typing import Any, Final
@@ -29,6 +29,8 @@ from rsm.state_machine import Context, GroupView, StateMachine
 FORMAT: Final = 1
 CHECKPOINT_SLOTS: Final = 4096
 CHECKPOINTS_KEPT: Final = 4
+RESULT_KEPT: Final = 64  # bytes, on average; of larger results only the checksums are
+DEFECTS_KEPT: Final = 100  # kinds of them: an application may make up types of errors
 MESSAGE_MAX: Final = 1000  # characters of an exception's text
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{6,}")
 _HEADER: Final = Layout(">I")
@@ -77,7 +79,7 @@ class Executor:
         self.repeats: dict[int, int] = {}
         self.own_checkpoints: dict[int, int] = {}
         self._checkpoint_at = CHECKPOINT_SLOTS
-        self._recent: deque[tuple[list[int], list[bytes]]] = deque()
+        self._recent: deque[tuple[list[int], Sequence[bytes | int]]] = deque()
         self.defects: dict[str, int] = {}  # exceptions that commands raised here, by method and type
 
     @property
@@ -141,9 +143,11 @@ class Executor:
                 reply = self._apply_other(read, ts, delivery.source, is_call=bool(delivery.calls))
             replies.append(reply)
         context.session = 0
-        group.digest = google_crc32c.extend(group.digest, b"".join(executed))
+        results = b"".join(executed)
+        group.digest = google_crc32c.extend(group.digest, results)
         if slots:
-            self._recent.append((slots, executed))
+            large = len(results) > RESULT_KEPT * len(slots)
+            self._recent.append((slots, list(map(google_crc32c.value, executed)) if large else executed))
 
     def _apply_other(self, read: Any, ts: int, source: SiteId, *, is_call: bool) -> bytes:
         match read:
@@ -252,6 +256,8 @@ class Executor:
                 error = TypeError(f"the detail of Rejected cannot be encoded: {type(unfit).__name__}")
         kind = type(error).__name__
         key = f"{name}: {kind}"
+        if key not in self.defects and len(self.defects) >= DEFECTS_KEPT:
+            key = "others: others"
         self.defects[key] = self.defects.get(key, 0) + 1
         try:
             words = str(error).encode(errors="backslashreplace").decode()
@@ -358,7 +364,7 @@ class Executor:
     def results(self) -> list[tuple[int, int]]:
         """Slots executed lately, and a checksum of each result."""
         return [
-            (ts, google_crc32c.value(result))
+            (ts, result if isinstance(result, int) else google_crc32c.value(result))
             for slots, executed in self._recent
             for ts, result in zip(slots, executed, strict=True)
         ]
@@ -377,11 +383,8 @@ class Executor:
 
     def snapshot(self) -> Iterator[bytes]:
         """Everything that is replicated, as of ``applied``. Nothing may be applied until it is read."""
-        self.group.sessions = self.sessions.dump()
-        header = msgspec.msgpack.encode(self.group)
-        self.group.sessions = []
-        yield _HEADER.pack(len(header)) + header
-        yield from self.machine.snapshot()
+        group = msgspec.structs.replace(self.group, sessions=self.sessions.dump())
+        yield from closed(group, self.machine.snapshot())
 
     def restore(self, chunks: Iterable[bytes]) -> None:
         """Into a new machine."""
@@ -421,7 +424,7 @@ def closed(group: Group, state: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _read_header(source: Iterator[bytes]) -> tuple[bytes, bytes]:
-    data = b""
+    data = bytearray()
     wanted = _HEADER.size
     for chunk in source:
         data += chunk
@@ -431,7 +434,7 @@ def _read_header(source: Iterator[bytes]) -> tuple[bytes, bytes]:
             if length > _HEADER_MAX:
                 break
         if len(data) >= wanted > _HEADER.size:
-            return data[_HEADER.size : wanted], data[wanted:]
+            return bytes(data[_HEADER.size : wanted]), bytes(data[wanted:])
     raise StateLost("the snapshot is cut off within its header")
 
 

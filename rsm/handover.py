@@ -12,6 +12,7 @@ from ordering.events import BacklogReported, SnapshotSaved
 from rsm import pace
 from rsm.config import HANDLER, ReplicaConfig
 from rsm.disk import Disk
+from rsm.errors import MachineError
 from rsm.executor import Executor
 from rsm.intake import Intake
 from rsm.pictures import Picture, Pictures
@@ -21,6 +22,7 @@ from rsm.transfer import Gifts, Offer, Peer, StateWanted
 from rsm.watch import Watch
 
 BACKLOG_STEP: Final = 1 << 20  # bytes between two reports
+WAITING_BYTES: Final = 64 << 20  # that may wait for a state at first
 
 
 class Handover:
@@ -35,6 +37,7 @@ class Handover:
         self._resume = resume
         self._is_behind = False
         self._reported = 0
+        self._room = WAITING_BYTES
         self._fetcher: asyncio.Task[object] | None = None
 
     def close(self) -> None:
@@ -42,7 +45,12 @@ class Handover:
 
     def report_backlog(self, intake: Intake, group: Group) -> None:
         """R16: what waits to be executed is bounded by the engine. Not that of a replica without a state: the
-        ring would have to wait for as long as the state takes to come."""
+        ring would have to wait for as long as the state takes to come. While that is fetched, it lets go of
+        what is too much, and wants a later state; twice as much may wait for that, so that there is an end.
+        """
+        if self._fetcher is not None and not intake.ready and intake.backlog > self._room:
+            intake.forget()
+            self._room *= 2
         size = intake.backlog if intake.ready and intake.backlog >= BACKLOG_STEP else 0
         if abs(size - self._reported) >= BACKLOG_STEP or bool(size) < bool(self._reported):
             self._reported = size
@@ -71,15 +79,17 @@ class Handover:
         return picture.ts
 
     async def save_now(self, intake: Intake, disk: Disk, group: Group) -> None:
-        """The same, and the log may be trimmed. If it fails the log grows; what is wrong with the disk, if it
-        is the disk, the log will find out."""
+        """The same, and the log may be trimmed. If it fails the log grows, and all else goes on; what is
+        wrong with the disk, if it is the disk, the log will find out."""
         try:
             ts = await self.save(intake, disk)
-        except StorageError as error:
+        except (StorageError, MachineError) as error:
             self._watch.snapshot_failed(error)
         else:
             self._watch.snapshot_saved(ts, disk.stats.snapshot_bytes)
             group.handle(SnapshotSaved(ts))
+        finally:
+            disk.ends_snapshot()
 
     # -- in --------------------------------------------------------------------------------------
 
@@ -119,4 +129,5 @@ class Handover:
 
     async def taken(self) -> None:
         """What came is not needed any more."""
+        self._room = WAITING_BYTES
         await self._spool.clear()

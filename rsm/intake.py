@@ -7,7 +7,7 @@ from typing import TypeAlias
 from ordering.effects import Deliver, Delivery, Effect, InstallView, LevelReached, Retract, Tick
 from rsm.executor import Executor
 
-_Waiting: TypeAlias = Delivery | InstallView | Tick
+_Waiting: TypeAlias = tuple[int, int, Delivery | InstallView | Tick]  # its first slot, and its bytes
 
 
 class Intake:
@@ -20,6 +20,7 @@ class Intake:
         self.majority = 0
         self.stable = 0
         self.backlog = 0  # bytes of what waits
+        self.forgotten = 0  # what was delivered up to this slot is not here any more
         self._holds = 0
         self._waiting: deque[_Waiting] = deque()
 
@@ -33,15 +34,16 @@ class Intake:
             case Deliver(_, deliveries):
                 for each in deliveries:
                     if each.first_ts:
-                        self._waiting.append(each)
-                        self.backlog += _size(each)
+                        size = sum(map(len, each.messages))
+                        self._waiting.append((each.first_ts, size, each))
+                        self.backlog += size
             case InstallView() | Tick():
-                self._waiting.append(effect)
+                self._waiting.append((effect.ts, 0, effect))
             case LevelReached(majority, stable):
                 self.majority, self.stable = majority, stable
             case Retract(after):
-                while self._waiting and _slot(self._waiting[-1]) > after:
-                    self.backlog -= _size(self._waiting.pop())
+                while self._waiting and self._waiting[-1][0] > after:
+                    self.backlog -= self._waiting.pop()[1]
 
     @property
     def runs(self) -> bool:
@@ -50,7 +52,7 @@ class Intake:
     @property
     def is_current(self) -> bool:
         """Whether all that is final was executed."""
-        return self.runs and not (self._waiting and _slot(self._waiting[0]) <= self.majority)
+        return self.runs and not (self._waiting and self._waiting[0][0] <= self.majority)
 
     def hold(self) -> None:
         """Execute nothing until ``release``."""
@@ -58,6 +60,14 @@ class Intake:
 
     def release(self) -> None:
         self._holds -= 1
+
+    def forget(self) -> None:
+        """Let go of what is final and waits for the state, which must have it then."""
+        assert not self.ready
+        while self._waiting and self._waiting[0][0] <= self.majority:
+            slot, size, effect = self._waiting.popleft()
+            self.backlog -= size
+            self.forgotten = slot + len(effect.messages) - 1 if isinstance(effect, Delivery) else slot
 
     def replace(self, executor: Executor) -> None:
         """A state was taken over. What it contains and waits here is passed over when its turn comes."""
@@ -70,21 +80,14 @@ class Intake:
         if not self.runs:
             return
         executor, waiting, majority = self.executor, self._waiting, self.majority
-        while waiting and _slot(waiting[0]) <= majority:
-            match waiting.popleft():
+        while waiting and waiting[0][0] <= majority:
+            _, size, effect = waiting.popleft()
+            self.backlog -= size
+            match effect:
                 case Delivery() as delivery:
-                    self.backlog -= _size(delivery)
                     yield delivery, executor.deliver(delivery)
                 case InstallView(ts, chain, view, time, locks_only):
                     executor.install(ts, chain, view, time, locks_only=locks_only)
                 case Tick(ts, time):
                     executor.pass_slot(ts, time)
         executor.pass_slot(majority, 0)
-
-
-def _size(waiting: _Waiting) -> int:
-    return sum(map(len, waiting.messages)) if isinstance(waiting, Delivery) else 0
-
-
-def _slot(waiting: _Waiting) -> int:
-    return waiting.first_ts if isinstance(waiting, Delivery) else waiting.ts

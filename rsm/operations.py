@@ -30,17 +30,20 @@ log = logger(__name__)
 WAIT_SECONDS: Final = 4.0
 
 
-class PointWanted(msgspec.Struct, frozen=True, array_like=True, tag=16):
+class _Order(msgspec.Struct, frozen=True, array_like=True):
     chain: int
 
 
-class RemovalWanted(msgspec.Struct, frozen=True, array_like=True, tag=17):
-    chain: int
+class PointWanted(_Order, frozen=True, tag=16):
+    pass
+
+
+class RemovalWanted(_Order, frozen=True, tag=17):
     site: int
 
 
-class ForkWanted(msgspec.Struct, frozen=True, array_like=True, tag=18):
-    chain: int
+class ForkWanted(_Order, frozen=True, tag=18):
+    pass
 
 
 Order: TypeAlias = PointWanted | RemovalWanted | ForkWanted

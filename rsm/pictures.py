@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from rsm.chunks import packed
+from rsm.errors import MachineError
 from rsm.intake import Intake
 from rsm.pace import in_turns
 from rsm.state_machine import is_detached
@@ -47,12 +48,17 @@ async def _take(intake: Intake) -> Picture:
     detached = is_detached(executor.machine)
     ts, digest = executor.applied, executor.group.digest
     pieces = iter(executor.snapshot())
-    held = deque([next(pieces)])  # the executor's own part, as of now
-    async for piece in in_turns(pieces):
-        if piece:
-            held.append(piece)
-            if detached:
-                break
+    held: deque[bytes] = deque()
+    try:
+        held.append(next(pieces))  # the executor's own part, as of now
+        async for piece in in_turns(pieces):
+            if piece:
+                held.append(piece)
+                if detached:
+                    break
+    except Exception as error:  # the machine's, whatever its commands have kept
+        name = executor.catalogue.name
+        raise MachineError(f"{name}: no snapshot can be taken: {type(error).__name__}: {error}") from error
     return Picture(ts, digest, packed(_rest(held, pieces)))
 
 

@@ -36,7 +36,7 @@ from ordering.effects import (
     RequestState,
     WindowOpened,
 )
-from ordering.errors import ConfigurationError, LockError, NoPrimary, NotMember
+from ordering.errors import LockError, NoPrimary, NotMember
 from ordering.events import (
     HoldersRequested,
     LockReleased,
@@ -51,12 +51,12 @@ from ordering.events import (
 from ordering.naming import group_id
 from ordering.packets import Call
 from ordering.records import Record
-from ordering.transports.addresses import parse_address, parse_endpoint
-from ordering.transports.bulk_tcp import BulkServer, BulkStream, serve_bulk
+from ordering.transports.bulk_tcp import BulkServer, BulkStream
 from ordering.views import Member
 from rsm import envelope, operations, transfer
 from rsm.calls import Call as OwnCall
 from rsm.calls import Calls
+from rsm.channels import open_channels
 from rsm.config import ReplicaConfig
 from rsm.departure import Departure, Going
 from rsm.disk import Came, Disk
@@ -86,7 +86,6 @@ TRANSFER_RETRY_SECONDS: Final = 0.05
 DONOR_SECONDS: Final = 5.0
 DRAIN_SECONDS: Final = 5.0
 TURN_SECONDS: Final = 0.01  # of executing, before the event loop turns
-_PORT_TRIES: Final = 20
 
 
 class Replica(Generic[M]):
@@ -124,8 +123,6 @@ class Replica(Generic[M]):
         self._over: asyncio.Future[None]
         self._disk: Disk | None = None
         self._came = Came()
-        self._unsaved = 0  # bytes executed since the last snapshot was begun
-        self._saving = False
         self._told: tuple[int, int] | None = None  # the last checkpoint that the others were told
         self._watch = Watch(config)
         self._handover = Handover(config, self._resume, self._watch)
@@ -154,24 +151,9 @@ class Replica(Generic[M]):
     async def open(self) -> None:
         """Take address and port, the same number for UDP and TCP; ``address`` is known from here on."""
         self._prepare(asyncio.get_running_loop())
-        asked = parse_endpoint(self.config.bind, "bind")
-        for attempt in range(1, _PORT_TRIES + 1):
-            self._driver = await self._driver_type.open(
-                bind=self.config.bind,
-                keyring=self._keyring,
-                insecure=self.config.insecure,
-                advertise=self.config.advertise,
-            )
-            port = asked.port or parse_address(self._driver.address).endpoint.port
-            try:
-                self._bulk = await serve_bulk(asked.host, port, self._keyring, self._serve, boot=self._boot)
-                break
-            except OSError as error:
-                self._driver.close()
-                if asked.port or attempt == _PORT_TRIES:
-                    raise ConfigurationError(
-                        f"bind: TCP port {port} of {asked.host} cannot be used: {error.strerror}"
-                    ) from None
+        self._driver, self._bulk = await open_channels(
+            self._driver_type, self.config, self._keyring, self._serve, self._boot
+        )
         if self.config.mode == "durable":
             self._disk = Disk(self.config)
             try:
@@ -242,9 +224,15 @@ class Replica(Generic[M]):
         if not self._opened or self._stopping:
             return departure
         self._stopping = True
-        if self._group is not None and not self._group.is_over and not self._over.done():
-            self._going = Going(self._group, self._calls, DRAIN_SECONDS)
-            departure = await self._going.end()
+        try:
+            if self._group is not None and not self._group.is_over and not self._over.done():
+                self._going = Going(self._group, self._calls, DRAIN_SECONDS)
+                departure = await self._going.end()
+        finally:
+            await self._close()
+        return departure
+
+    async def _close(self) -> None:
         self._fail(NotMember("this replica was stopped"))
         self._driver.close()
         for task in self._tasks:
@@ -253,9 +241,8 @@ class Replica(Generic[M]):
         await self._bulk.close()
         if self._disk is not None:
             await self._disk.close()
-        self._handover.close()
+        await asyncio.to_thread(self._handover.close)  # another thread may be at its file
         await self._watch.stopped(self._pages)
-        return departure
 
     def hurry(self) -> None:
         """A ``stop`` that is under way waits for nothing more: to the others this replica has crashed."""
@@ -273,7 +260,6 @@ class Replica(Generic[M]):
         self._intake = Intake(executor, ready=ready)
         self._announced = False
         self._wanted = None
-        self._unsaved = 0
         founder = self.address in founders
         self._group = self._driver.join(config, self._listen, founder=founder, ledger=came.ledger)
         how = "disk" if came.ledger is not None else "founder" if founder else "joiner"
@@ -376,29 +362,27 @@ class Replica(Generic[M]):
     def _apply(self) -> None:
         """Execute what is final, answer who called, and wake who waited for it."""
         assert self._group is not None
-        me, calls = self._group.member.site, self._calls
-        until = monotonic() + TURN_SECONDS
-        for delivery, replies in self._intake.run():
+        me, calls, intake, disk = self._group.member.site, self._calls, self._intake, self._disk
+        until, waited = monotonic() + TURN_SECONDS, intake.backlog
+        for delivery, replies in intake.run():
             own = 0
             if delivery.source == me:
                 own = calls.take(delivery.first_seq, delivery.first_ts, replies, self.executor.repeats)
             if delivery.owed:
                 self._answer(delivery, replies)
-            if self._disk is not None:
-                self._unsaved += sum(map(len, delivery.messages))
             self._watch.executed(delivery, self.executor, own)
             if monotonic() >= until:  # it has much to catch up with; the ring has its turn
-                self._handover.catch_up(self._intake)
+                self._handover.catch_up(intake)
                 break
         newest = next(reversed(self.executor.own_checkpoints.items()), None)
         if newest is not None and newest != self._told and self._announced:
             self._told = newest
             calls.mention(envelope.encode(Checkpoint(*newest)))
-        if self._disk is not None and not self._saving and self._disk.wants_snapshot(self._unsaved):
-            self._unsaved = 0
-            self._saving = True
-            self._spawn(self._save_snapshot())
-        if self._intake.is_current:
+        if disk is not None:
+            disk.unsaved += waited - intake.backlog
+            if disk.begins_snapshot():
+                self._spawn(self._handover.save_now(intake, disk, self._group))
+        if intake.is_current:
             self._reads.end()
         self._applied.reached(self.executor.applied)
 
@@ -509,14 +493,6 @@ class Replica(Generic[M]):
 
         disk.persist(seq, records, done)
 
-    async def _save_snapshot(self) -> None:
-        assert self._group is not None
-        assert self._disk is not None
-        try:
-            await self._handover.save_now(self._intake, self._disk, self._group)
-        finally:
-            self._saving = False
-
     # -- state transfer --------------------------------------------------------------------------
 
     async def _transfer(self, wanted: RequestState) -> None:
@@ -524,7 +500,7 @@ class Replica(Generic[M]):
         async with self._handover.taking:
             while self._wanted is wanted and not self._stopping and not self._over.done():
                 offer = await self._fetch(wanted)
-                if offer is None or offer.ts < wanted.ts:
+                if offer is None or offer.ts < self._needed(wanted):
                     await asyncio.sleep(TRANSFER_RETRY_SECONDS)
                 elif self._wanted is wanted:
                     await self._take_over(wanted, offer)
@@ -532,11 +508,16 @@ class Replica(Generic[M]):
     async def _fetch(self, wanted: RequestState) -> Offer | None:
         group = self._group
         assert group is not None
+        late = msgspec.structs.replace(wanted, ts=self._needed(wanted))
         try:
-            return await self._handover.fetch(wanted, group, self.address, self._peer)
+            return await self._handover.fetch(late, group, self.address, self._peer)
         except StorageError as error:
             self._give_up(error)
             return None
+
+    def _needed(self, wanted: RequestState) -> int:
+        """The slot a state must have."""
+        return max(wanted.ts, self._intake.forgotten)
 
     def _give_up(self, error: Exception) -> None:
         self._fail(error)

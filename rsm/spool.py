@@ -113,7 +113,7 @@ class FileSpool(Spool):
         super().__init__()
         self._path = path
         self._file: int | None = None
-        self._using = threading.Lock()  # who gave up waiting for a write has not ended it
+        self._using = threading.Lock()  # who gave up waiting for a thread has not ended it
         self._places: dict[bytes, tuple[int, int]] = {}
 
     async def open(self) -> None:
@@ -122,21 +122,32 @@ class FileSpool(Spool):
             await _of_the_disk(self._open)
 
     def _open(self) -> None:
+        with self._using:
+            if self._file is None:
+                file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                try:
+                    self._look(file)
+                except BaseException:
+                    os.close(file)
+                    raise
+                self._file = file
+
+    def _look(self, file: int) -> None:
+        """What is whole stays."""
         self._places.clear()
         self.size = 0
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         while True:
-            head = os.pread(self._file, _HEAD.size, self.size)
+            head = os.pread(file, _HEAD.size, self.size)
             if len(head) < _HEAD.size:
                 break
             name, length = _HEAD.unpack(head)
             begin = self.size + _HEAD.size
-            if length > CHUNK_MAX or name_of(os.pread(self._file, length, begin)) != name:
+            if length > CHUNK_MAX or name_of(os.pread(file, length, begin)) != name:
                 break
             self._places[name] = (begin, length)
             self.size = begin + length
         self._largest = self.size
-        os.ftruncate(self._file, self.size)
+        os.ftruncate(file, self.size)
 
     def has(self, name: bytes) -> bool:
         return name in self._places

@@ -31,10 +31,10 @@ slowly is left to try again: until it is given, the donor keeps what was in the 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from struct import Struct as Layout
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -45,6 +45,7 @@ from ordering.transports.bulk_tcp import DEFAULT_LIMITS, BulkLimits, BulkStream,
 from ordering.views import NO_SITE, SiteId
 from rsm import operations
 from rsm.chunks import CHUNK_MAX, DIGEST_BYTES, Whole, name_of
+from rsm.errors import MachineError
 from rsm.logs import Throttle, logger
 from rsm.operations import Outcome
 from rsm.pace import aside
@@ -52,6 +53,7 @@ from rsm.spool import NAMES_MAX, Spool
 from rsm.status import ReplicaStatus
 
 log = logger(__name__)
+T = TypeVar("T")
 
 GIVEN_AT_ONCE: Final = 2
 BYTES_PER_S_MIN: Final = 256 * 1024  # that a state is taken with, after the first while
@@ -79,14 +81,17 @@ class StateOffered(msgspec.Struct, frozen=True, array_like=True, tag=1):
     ts: int
 
 
-class ChunkSent(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class _Chunk(msgspec.Struct, frozen=True, array_like=True):
     name: bytes
     length: int
 
 
-class ChunkKnown(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    name: bytes
-    length: int
+class ChunkSent(_Chunk, frozen=True, tag=2):
+    """It follows."""
+
+
+class ChunkKnown(_Chunk, frozen=True, tag=3):
+    """It need not."""
 
 
 class StateEnded(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -204,7 +209,11 @@ async def serve(stream: BulkStream, source: Source, desk: Desk) -> None:
             await stream.send(msgspec.msgpack.encode(source.status()))
         case StateWanted():
             with source.gifts.one() as admitted:
-                offer = await source.offer(wanted) if admitted else None
+                try:
+                    offer = await source.offer(wanted) if admitted else None
+                except MachineError as error:
+                    _complain("a state cannot be given", error)
+                    return
                 if offer is not None:
                     await _give(stream, offer, wanted.have, source.gifts)
         case CallWanted() | HoldersWanted():
@@ -316,16 +325,22 @@ class Peer(msgspec.Struct, frozen=True):
     boot: int
     limits: BulkLimits = DEFAULT_LIMITS
 
+    @asynccontextmanager
+    async def _asked(self, question: Question) -> AsyncIterator[BulkStream]:
+        """The answer, as it comes."""
+        host, port = parse_address(self.address).endpoint
+        async with await open_bulk(
+            host, port, self.keyring, group=self.group, boot=self.boot, limits=self.limits
+        ) as stream:
+            await stream.send(msgspec.msgpack.encode(question))
+            await stream.finish()
+            yield stream
+
     async def ask(self, question: Question, bytes_max: int | None = None) -> bytearray | None:
         """Everything it answers; None if the connection broke, or it is more than ``bytes_max``."""
-        host, port = parse_address(self.address).endpoint
         received = bytearray()
         try:
-            async with await open_bulk(
-                host, port, self.keyring, group=self.group, boot=self.boot, limits=self.limits
-            ) as stream:
-                await stream.send(msgspec.msgpack.encode(question))
-                await stream.finish()
+            async with self._asked(question) as stream:
                 async for chunk in stream:
                     received += chunk
                     if bytes_max is not None and len(received) > bytes_max:
@@ -338,41 +353,33 @@ class Peer(msgspec.Struct, frozen=True):
 
     async def state(self, wanted: StateWanted, spool: Spool) -> Offer | None:
         """None if it has no such state, or not all of it came. What came is in the spool."""
-        host, port = parse_address(self.address).endpoint
+        question = StateWanted(wanted.chain, wanted.ts, spool.names())
         try:
-            async with await open_bulk(host, port, self.keyring, group=self.group, boot=self.boot) as stream:
-                question = StateWanted(wanted.chain, wanted.ts, spool.names())
-                await stream.send(msgspec.msgpack.encode(question))
-                await stream.finish()
+            async with self._asked(question) as stream:
                 return await _receive(_Incoming(stream), spool)
         except BulkError as error:
-            _complain("a state did not come", self.address, error)
+            _complain("a state did not come", error, peer=self.address)
             return None
 
     async def status(self) -> ReplicaStatus | None:
-        received = await self.ask(StatusWanted())
-        try:
-            return msgspec.msgpack.decode(received or b"", type=ReplicaStatus)
-        except msgspec.MsgspecError:
-            return None
+        return await self._told(StatusWanted(), ReplicaStatus)
 
     async def order(self, order: operations.Order) -> Outcome | None:
         """None if it did not answer: whether it heard is not known."""
-        received = await self.ask(order)
+        return await self._told(order, Outcome)
+
+    async def results(self) -> Results:
+        return await self._told(ResultsWanted(), Results) or []
+
+    async def _told(self, question: Question, kind: type[T]) -> T | None:
+        received = await self.ask(question)
         try:
-            return msgspec.msgpack.decode(received or b"", type=Outcome)
+            return msgspec.msgpack.decode(received or b"", type=kind)
         except msgspec.MsgspecError:
             return None
 
-    async def results(self) -> Results:
-        received = await self.ask(ResultsWanted())
-        try:
-            return msgspec.msgpack.decode(received or b"", type=Results)
-        except msgspec.MsgspecError:
-            return []
 
-
-def _complain(what: str, address: str, error: BulkError) -> None:
+def _complain(what: str, error: Exception, **who: str) -> None:
     """Who fetches a state tries again at once, and for as long as it takes."""
-    if (fields := _throttle.admits((what, address))) is not None:
-        log.warning(what, peer=address, error=str(error), **fields)
+    if (fields := _throttle.admits((what, *who.values()))) is not None:
+        log.warning(what, **who, error=str(error), **fields)

@@ -18,6 +18,7 @@ import msgspec
 from ordering.records import Record
 from rsm.histogram import Histogram
 from rsm.storage.errors import StorageError, StorageFailed, StorageMisuse, WriterFull
+from rsm.storage.rows import SnapshotInfo
 from rsm.storage.store import Store
 
 Done: TypeAlias = Callable[[int, StorageError | None], None]
@@ -37,6 +38,11 @@ class StorageStats:
         self.snapshot_slot = 0
         self.snapshot_bytes = 0
         self.snapshot_at = 0.0  # monotonic; 0: not in this process
+
+    def found(self, saved: SnapshotInfo | None, at: float = 0.0) -> None:
+        """The latest snapshot, if there is one."""
+        self.snapshot_slot, self.snapshot_bytes = (0, 0) if saved is None else (saved.ts, saved.length)
+        self.snapshot_at = at
 
 
 class Snapshot(msgspec.Struct):
@@ -73,6 +79,7 @@ class Writer:
         self._error: StorageError | None = None
         self.commits = 0
         self.stats = StorageStats() if stats is None else stats
+        self.stats.found(store.snapshot)
         self._sized_at = 0.0
         self._thread = threading.Thread(target=self._run, name="rsm-storage", daemon=True)
         self._thread.start()
@@ -176,14 +183,9 @@ class Writer:
             with self._changed:
                 self._snapshot = None
             if error is None:
-                self._note_snapshot()
+                self.stats.snapshots += 1
+                self.stats.found(self._store.snapshot, monotonic())
             self._answer([(snapshot.done, snapshot.ts, error)])
-
-    def _note_snapshot(self) -> None:
-        saved, stats = self._store.snapshot, self.stats
-        if saved is not None:
-            stats.snapshots += 1
-            stats.snapshot_slot, stats.snapshot_bytes, stats.snapshot_at = saved.ts, saved.length, monotonic()
 
     def _advance(self, snapshot: Snapshot) -> bool:
         if snapshot.steps is None:

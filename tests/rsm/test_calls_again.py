@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from ordering.errors import Overloaded
 from rsm import envelope
 from rsm.errors import OutcomeUnknown, Refusal
 from rsm.sessions import SessionLimits
@@ -155,6 +156,24 @@ def test_when_a_call_was_given_up_before_another_membership_then_acknowledgement
         await turn()
         _, number, acknowledged = ring.requests[-1]
         assert acknowledged >= number - 2, ring.requests[-1]
+
+    play(main())
+
+
+def test_when_a_call_was_given_up_before_there_was_room_then_acknowledgements_go_on() -> None:
+    async def main() -> None:
+        ring = await ring_with_a_session()
+        ring.error = Overloaded("the window is full")
+        late = ring.calls.execute(add())
+        await turn()  # it has its number, and no room
+        late.cancel()
+        ring.error = None
+        ring.calls.unblock()
+        for _ in range(2):
+            ring.calls.execute(add())
+            await turn()
+            ring.apply()
+        assert ring.requests[1:] == [(500, 3, 2), (500, 4, 3)]
 
     play(main())
 

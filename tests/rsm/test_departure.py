@@ -142,6 +142,22 @@ def test_when_a_stop_is_hurried_then_it_waits_for_nothing() -> None:
     play(main())
 
 
+def test_when_who_waits_for_a_stop_gives_up_then_the_replica_is_stopped_all_the_same() -> None:
+    async def main() -> None:
+        async with group_of(Counter, ring=PATIENT) as replicas:
+            one = replicas[0]
+            for other in replicas[1:]:
+                other._driver.close()  # nobody lets it go
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(one.stop(), 0.1)
+            assert one._over.done()
+            again = Replica(Counter, config(bind=one.address))
+            await again.open()  # address and port are free
+            await again.stop()
+
+    play(main())
+
+
 # -- as processes --------------------------------------------------------------------------------
 
 

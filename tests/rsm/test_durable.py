@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from rsm.storage import Store
 from rsm.storage.errors import StorageFailed, StorageLocked
 from rsm.transfer import Peer
 from tests.rsm.machines import Counter
+from tests.rsm.storage_kit import BEGAN
 from tests.rsm.test_replica import crash
 
 T = TypeVar("T")
@@ -227,5 +229,64 @@ def test_when_a_replica_is_asked_how_it_stands_while_it_reads_its_disk_then_it_s
         asked.set()
         await opening
         await replica.stop()
+
+    play(main())
+
+
+@pytest.mark.parametrize("wipes", [False, True], ids=["open", "wipe"])
+def test_when_who_waits_for_a_disk_is_cancelled_then_its_directory_is_free(
+    tmp_path: Path, wipes: bool
+) -> None:
+    async def main() -> None:
+        disk = Disk(Cluster(tmp_path).config(0))
+        if wipes:
+            await disk.open()
+        begun, go, taken = asyncio.Event(), threading.Event(), disk._open
+        loop = asyncio.get_running_loop()
+
+        def slowly(*, wipe: bool = False) -> tuple[Store, Came]:
+            found = taken(wipe=wipe)
+            loop.call_soon_threadsafe(begun.set)
+            assert go.wait(30)
+            return found
+
+        disk._open = slowly  # type: ignore[method-assign]
+        waiting = asyncio.ensure_future(disk.wipe() if wipes else disk.open())
+        await begun.wait()
+        waiting.cancel()
+        await asyncio.sleep(0)
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await disk.close()
+        Store.open(tmp_path / "site-0", group="durable").close()
+
+    play(main())
+
+
+def test_when_a_replica_comes_back_then_it_knows_how_large_its_last_snapshot_was(tmp_path: Path) -> None:
+    """However large a state is, snapshots write no more than the log does."""
+
+    async def main() -> None:
+        disk = Disk(Cluster(tmp_path, snapshot_bytes=10).config(0))
+        await disk.open()
+        disk.unsaved = 10
+        assert disk.begins_snapshot()
+        disk.persist(1, (BEGAN,), lambda _: None)
+        await disk.save(1, [bytes(1000)], 7, disk.tenure)
+        await disk.close()
+        disk = Disk(Cluster(tmp_path, snapshot_bytes=10).config(0))
+        assert (await disk.open()).snapshot is not None
+        disk.unsaved = 999
+        assert not disk.begins_snapshot()
+        disk.unsaved = 1000
+        assert disk.begins_snapshot()
+        disk.unsaved = 1000
+        assert not disk.begins_snapshot()  # one at a time
+        disk.ends_snapshot()
+        await disk.wipe()
+        disk.unsaved = 10
+        assert disk.begins_snapshot()
+        await disk.close()
 
     play(main())

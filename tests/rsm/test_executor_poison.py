@@ -1,13 +1,10 @@
 """Messages and exceptions that must neither halt the replicas nor make them differ."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import msgspec
 import pytest
 
@@ -18,12 +15,12 @@ from ordering.views import SiteId
 from rsm import envelope
 from rsm.envelope import Checkpoint
 from rsm.errors import CommandFailed, Refusal, Rejected
+from rsm.executor import DEFECTS_KEPT
 from rsm.sessions import SessionLimits
 from rsm.state_machine import StateMachine, command
 from tests.rsm.machines import Counter
 from tests.rsm.test_executor import SITES, VIEW, Bench, at_a_checkpoint, mixed, refusal_of
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.rsm.test_methods import said_under_seeds
 
 
 class Mute(Exception):
@@ -72,6 +69,14 @@ class Odd(StateMachine):
     def names(self) -> set[str]:
         return {f"name {n}" for n in range(20)}
 
+    @command
+    def large(self, size: int) -> bytes:
+        return bytes(size)
+
+    @command
+    def make_up(self, n: int) -> int:
+        raise type(f"Error{n}", (Exception,), {})
+
 
 @pytest.mark.parametrize(
     ("name", "args"),
@@ -109,6 +114,26 @@ def test_when_slots_have_nothing_to_execute_then_they_cost_no_memory() -> None:
     assert len(bench.executor._recent) < 20_000
 
 
+def test_when_results_are_large_then_those_that_were_acknowledged_cost_no_memory() -> None:
+    bench = Bench(Odd)
+    expected = []
+    for size in (10, 1_000_000, 10, 1_000_000):
+        (reply,) = bench.give([bench.message("large", size, acknowledged=bench.number)])
+        expected.append((bench.ts, google_crc32c.value(reply)))
+    assert bench.executor.results() == expected
+    results = [each for _, kept in bench.executor._recent for each in kept]
+    assert sum(len(each) for each in results if isinstance(each, bytes)) < 1000
+
+
+def test_when_a_machine_makes_up_errors_then_counting_them_takes_little_memory() -> None:
+    bench = Bench(Odd)
+    for number in range(2 * DEFECTS_KEPT):
+        with pytest.raises(CommandFailed):
+            bench.call("make_up", number)
+    assert len(bench.executor.defects) == DEFECTS_KEPT + 1
+    assert bench.executor.defects["others: others"] == DEFECTS_KEPT
+
+
 def below(frames: int, call: Callable[[], list[bytes]]) -> list[bytes]:
     return below(frames - 1, call) if frames else call()
 
@@ -129,17 +154,7 @@ def test_when_hash_seeds_differ_then_results_with_sets_have_the_same_digest() ->
         "from tests.rsm.test_executor_poison import Bench, Odd;"
         "bench = Bench(Odd); bench.call('names'); print(bench.executor.group.digest)"
     )
-    said = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2", "3")
-    }
+    said = said_under_seeds(code, "1", "2", "3")
     assert len(said) == 1, said
 
 

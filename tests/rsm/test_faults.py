@@ -5,7 +5,8 @@ import asyncio
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from rsm.client import Client, ClientConfig
 from rsm.errors import InvalidCall, MachineError, Refusal, Refused, StateLost
 from rsm.proxy import Proxy
 from rsm.replica import Replica
+from rsm.spool import Spool
 from rsm.state_machine import StateMachine, command, query
+from rsm.transfer import StateWanted
 from tests.rsm.machines import Counter, Hoard
 from tests.rsm.process_group import ProcessGroup, process_group
 from tests.rsm.test_replica import config, group_of, play
@@ -319,3 +322,78 @@ class Unsaved(StateMachine):
 def test_when_a_state_cannot_be_saved_then_no_replica_of_it_is_made() -> None:
     with pytest.raises(MachineError, match="Unsaved: a snapshot of its first state cannot be taken"):
         Replica(Unsaved, config())
+
+
+class Spoilt(StateMachine):
+    """A defect of the application's: what one of its commands keeps cannot be saved."""
+
+    def __init__(self) -> None:
+        self.kept: list[object] = []
+
+    @command
+    def spoil(self) -> int:
+        self.kept.append(object())
+        return len(self.kept)
+
+    @command
+    def mend(self) -> int:
+        self.kept = [each for each in self.kept if type(each) is int]
+        return len(self.kept)
+
+    @command
+    def add(self, n: int) -> int:
+        self.kept.append(n)
+        return len(self.kept)
+
+
+def test_when_a_state_cannot_be_saved_any_more_then_its_replica_goes_on_and_saves_it_when_it_can(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        settings = config(mode="durable", data=tmp_path / "d", snapshot_bytes=1)
+        async with one_of(Replica(Spoilt, settings)) as replica:
+            await replica.proxy.spoil()
+            failed = replica._watch.counts
+            while not failed["snapshots failed"]:
+                await replica.proxy.add(1)
+            assert replica.is_serving
+            mended = await replica.proxy.with_details().mend()
+            while (saved := replica.status().snapshot) is None or saved.slot < mended.timestamp:
+                await replica.proxy.add(1)
+
+    play(main())
+
+
+def test_when_a_state_cannot_be_given_then_its_replica_goes_on_and_gives_it_when_it_can() -> None:
+    async def main() -> None:
+        async with group_of(Spoilt) as replicas:
+            await replicas[0].proxy.spoil()
+            late: Replica[Any] = Replica(Spoilt, config(contacts=(replicas[0].address,)))
+            starting = asyncio.ensure_future(late.start())
+            try:
+                while not hasattr(late, "_bulk") or not late._watch.counts["transfers begun"]:
+                    await asyncio.sleep(0.01)
+                view = replicas[0].executor.group.view
+                assert view is not None
+                peer = late._peer(replicas[0].address)
+                assert await peer.state(StateWanted(view.chain, 1), Spool()) is None
+                assert "handler failed" not in replicas[0]._bulk.counters
+                assert await replicas[1].proxy.mend() == 0
+                await starting
+                assert await late.proxy.add(1) == 1
+            finally:
+                await late.stop()
+
+    play(main())
+
+
+@asynccontextmanager
+async def one_of(replica: Replica[Any]) -> AsyncIterator[Replica[Any]]:
+    """A group of one."""
+    try:
+        await replica.open()
+        replica.join([replica.address])
+        await replica.ready()
+        yield replica
+    finally:
+        await replica.stop()

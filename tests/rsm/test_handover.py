@@ -11,8 +11,8 @@ import pytest
 from ordering.effects import RequestState
 from ordering.naming import group_id
 from ordering.transports.bulk_tcp import BulkStream, serve_bulk
+from rsm import handover, transfer
 from rsm import replica as replica_module
-from rsm import transfer
 from rsm.chunks import DIGEST_BYTES, Whole, name_of
 from rsm.config import HANDLER
 from rsm.errors import StateLost
@@ -281,6 +281,36 @@ def test_when_a_joiner_with_a_disk_dies_on_the_way_then_it_needs_only_the_rest(
         finally:
             for replica in replicas:
                 await replica.stop()
+
+    play(main())
+
+
+@pytest.mark.parametrize("mode", ["memory", "durable"])
+def test_when_too_much_waits_for_a_state_then_it_is_let_go_and_a_later_state_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    async def main() -> None:
+        room = 200_000
+        monkeypatch.setattr(handover, "WAITING_BYTES", room)
+        async with group_of(Shelves) as replicas:
+            await fill(replicas[0], 4)
+            jam = Jam(replicas, 10, monkeypatch)
+            async with joining(replicas, mode=mode, data=tmp_path if mode == "durable" else None) as joiner:
+                await jam.until(joiner)
+                intake = joiner._intake
+                most = 0
+                while intake.forgotten < 2 * room // 1_000:  # it has happened more than once
+                    await asyncio.gather(*(replicas[0].proxy.put(n, bytes(1_000)) for n in range(20)))
+                    most = max(most, intake.backlog)
+                assert most < 4 * room
+                jam.released.set()
+                await joiner.ready()
+                assert joiner.executor.applied > intake.forgotten
+                assert await joiner.proxy.put(5_000, b"") == 4_001
+                await asyncio.gather(*(each.when_applied(joiner.executor.applied) for each in replicas))
+                assert {state_of(each) for each in replicas} == {state_of(joiner)}
+                # Most of what the first attempt brought was not sent again.
+                assert sum(each.gifts.chunks_known for each in replicas) >= 8
 
     play(main())
 

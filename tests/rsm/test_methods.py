@@ -220,20 +220,24 @@ def test_when_an_older_machine_reads_a_newer_call_then_it_knows_the_rest() -> No
     assert msgspec.structs.astuple(read) == ("tea", 5)
 
 
-def test_when_hash_seeds_differ_then_signatures_do_not() -> None:
-    line = "from tests.rsm.test_methods import CATALOGUE; print(CATALOGUE.signatures)"
-    said = {
+def said_under_seeds(code: str, *seeds: str) -> set[str]:
+    """What the code prints in processes with these hash seeds."""
+    return {
         subprocess.run(
-            [sys.executable, "-c", line],
+            [sys.executable, "-c", code],
             env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
             cwd=ROOT,
             check=True,
             capture_output=True,
             text=True,
         ).stdout
-        for seed in ("1", "2")
+        for seed in seeds
     }
-    assert said == {f"{CATALOGUE.signatures}\n"}
+
+
+def test_when_hash_seeds_differ_then_signatures_do_not() -> None:
+    line = "from tests.rsm.test_methods import CATALOGUE; print(CATALOGUE.signatures)"
+    assert said_under_seeds(line, "1", "2") == {f"{CATALOGUE.signatures}\n"}
 
 
 # -- the class itself ----------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import os
+import threading
 import tracemalloc
 import weakref
 from collections.abc import Iterator
@@ -247,6 +249,39 @@ def test_when_a_replica_died_on_the_way_then_its_disk_has_the_chunks_that_were_w
         assert list(stored) == [*CHUNKS, CHUNKS[0]] == list(stored)
         await spool.clear()
         assert not path.exists()
+
+    asyncio.run(main())
+
+
+def test_when_who_reads_what_came_before_is_cancelled_then_the_next_one_reads_it_and_no_file_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        path = tmp_path / "incoming"
+        (await filled(FileSpool(path))).close()
+        loop, begun, go = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+        def slowly(chunk: bytes) -> bytes:
+            if not begun.is_set():
+                loop.call_soon_threadsafe(begun.set)
+                assert go.wait(30)
+            return name_of(chunk)
+
+        monkeypatch.setattr("rsm.spool.name_of", slowly)
+        spool = FileSpool(path)
+        first = asyncio.ensure_future(spool.open())
+        await begun.wait()
+        first.cancel()
+        second = asyncio.ensure_future(spool.open())
+        await asyncio.wait([second], timeout=0.2)
+        assert not second.done(), "what is there is not known yet"
+        go.set()
+        await second
+        await loop.shutdown_default_executor()
+        assert spool.names() == b"".join(NAMES)
+        spool.close()
+        files = (Path("/proc/self/fd") / each for each in os.listdir("/proc/self/fd"))
+        assert path not in [each.readlink() for each in files if each.is_symlink()]
 
     asyncio.run(main())
 

@@ -196,7 +196,9 @@ def test_when_a_membership_has_ended_then_its_snapshot_is_not_saved_to_the_disk_
             disk = disk_of(replica)
             # By hand: another save is under way, and takes until after the disk was emptied.
             await disk._saving.acquire()
-            saving = asyncio.ensure_future(replica._save_snapshot())
+            saving = asyncio.ensure_future(
+                replica._handover.save_now(replica._intake, disk, group_in(replica))
+            )
             await asyncio.sleep(0)
             await disk.wipe()
             disk._saving.release()
