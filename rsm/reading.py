@@ -101,3 +101,4 @@ class Reached:
     def cancel(self) -> None:
         for _, future in self._waiting:
             future.cancel()
+        self._waiting.clear()

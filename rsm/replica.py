@@ -103,6 +103,7 @@ class Replica(Generic[M]):
         self._boot = secrets.randbits(128)  # of the bulk channel
         self._opened = False
         self._stopping = False
+        self._stopped: asyncio.Future[Departure] | None = None
         self._going: Going | None = None
         self._driver: Driver
         self._bulk: BulkServer
@@ -219,20 +220,24 @@ class Replica(Generic[M]):
         await asyncio.shield(self._over)
 
     async def stop(self) -> Departure:
-        """Wait for own calls and leave the ring, though not for ever, and go."""
-        departure = Departure.OUTSIDE
-        if not self._opened or self._stopping:
-            return departure
-        self._stopping = True
-        try:
+        """Wait for own calls and leave the ring, though not for ever, and go. Whoever else asks for it waits
+        for the same; who is cancelled hurries it."""
+        if not self._opened:
+            return Departure.OUTSIDE
+        if self._stopped is None:
+            self._stopping = True
             if self._group is not None and not self._group.is_over and not self._over.done():
                 self._going = Going(self._group, self._calls, DRAIN_SECONDS)
-                departure = await self._going.end()
-        finally:
-            await self._close()
-        return departure
+            self._stopped = asyncio.ensure_future(self._close())
+        try:
+            return await asyncio.shield(self._stopped)
+        except asyncio.CancelledError:
+            self.hurry()
+            await asyncio.wait([self._stopped])
+            raise
 
-    async def _close(self) -> None:
+    async def _close(self) -> Departure:
+        departure = Departure.OUTSIDE if self._going is None else await self._going.end()
         self._fail(NotMember("this replica was stopped"))
         self._driver.close()
         for task in self._tasks:
@@ -243,6 +248,7 @@ class Replica(Generic[M]):
             await self._disk.close()
         await asyncio.to_thread(self._handover.close)  # another thread may be at its file
         await self._watch.stopped(self._pages)
+        return departure
 
     def hurry(self) -> None:
         """A ``stop`` that is under way waits for nothing more: to the others this replica has crashed."""
@@ -572,7 +578,10 @@ class Replica(Generic[M]):
 
     def when_applied(self, ts: int) -> "asyncio.Future[None]":
         """Done when everything up to slot ``ts`` is."""
-        return self._applied.when(ts, self.executor.applied)
+        reached = self._applied.when(ts, self.executor.applied)
+        if self._over.done():
+            reached.cancel()
+        return reached
 
     async def operate(self, order: operations.Order) -> operations.Outcome:
         return await operations.perform(order, self, self._group, self._read)

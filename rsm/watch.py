@@ -7,7 +7,6 @@ anything per message; the recording costs a few tuples per batch.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import islice
 from time import monotonic, time, time_ns
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,7 +45,6 @@ log = logger(__name__)
 
 VIEWS_KEPT: Final = 32
 REACHED_SECONDS: Final = 0.05
-DEFECTS_SHOWN: Final = 100
 SAID_AGAIN_S: Final = 1.0
 COUNTED: Final = (
     "view changes",
@@ -305,7 +303,7 @@ class Watch:
             snapshot=_snapshot(disk),
             recording=self._recording(),
             locks=locks_of(self.view),
-            defects=_defects(executor.defects),
+            defects={_plain(key): count for key, count in executor.defects.items()},
             counters=self._counters(engine, driver),
             views=list(self.views),
         )
@@ -334,13 +332,6 @@ class Watch:
 def _plain(text: str) -> str:
     """What the application has named or said may be no text that can be encoded."""
     return text.encode(errors="backslashreplace").decode()
-
-
-def _defects(counted: dict[str, int]) -> dict[str, int]:
-    """By method and type of error; an application that makes up types has no use for more."""
-    shown = {_plain(key): count for key, count in islice(counted.items(), DEFECTS_SHOWN)}
-    rest = sum(counted.values()) - sum(shown.values())
-    return shown | {"others: others": rest} if rest else shown
 
 
 def _addresses(view: View, sites: Sequence[SiteId]) -> list[str]:

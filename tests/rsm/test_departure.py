@@ -23,7 +23,7 @@ from rsm.status import ReplicaStatus, Standing
 from rsm.transfer import Peer
 from tests.rsm.machines import Counter
 from tests.rsm.test_client import client_of
-from tests.rsm.test_replica import config, group_of, play
+from tests.rsm.test_replica import config, crash, group_of, play
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60
@@ -124,6 +124,28 @@ def test_when_a_group_is_stopped_at_once_then_nobody_waits_for_long() -> None:
             async with asyncio.timeout(4):
                 departures = await asyncio.gather(*(replica.stop() for replica in replicas))
             assert departures.count(Departure.RETIRED) == 1
+
+    play(main())
+
+
+def test_when_a_replica_is_told_twice_to_stop_then_both_wait_for_its_end() -> None:
+    async def main() -> None:
+        async with group_of(Counter, ring=PATIENT) as replicas:
+            first = asyncio.ensure_future(replicas[0].stop())
+            await asyncio.sleep(0)
+            assert await replicas[0].stop() is Departure.RETIRED
+            assert first.done()
+            assert await replicas[0].stop() is Departure.RETIRED
+
+    play(main())
+
+
+def test_when_a_replica_is_over_then_nobody_waits_for_what_it_will_not_execute() -> None:
+    async def main() -> None:
+        async with group_of(Counter) as replicas:
+            await crash(replicas[0])
+            beyond = replicas[0].when_applied(replicas[0].executor.applied + 1)
+            assert beyond.cancelled()
 
     play(main())
 
