@@ -26,7 +26,7 @@ from ordering.events import Reply
 from ordering.multirpc import REPLY_BYTES_MAX
 from ordering.transports.bulk_tcp import BulkLimits, BulkStream
 from rsm.calls import Call, Calls
-from rsm.envelope import FETCH, REFUSED, Language, Unread, too_large
+from rsm.envelope import FETCH, REFUSED, Language, Unread, call_too_large, too_large
 from rsm.errors import OutcomeUnknown, Refusal, RsmError
 from rsm.executor import Executor
 from rsm.logs import logger
@@ -49,11 +49,16 @@ _HEAD: Final = Layout(">Q?")  # slot, and whether the call was put on the ring e
 
 
 class FarAnswer(NamedTuple):
-    """``once``: no other copy of the call can have been ordered."""
+    """``once``: no other copy of the call can have been ordered. ``ts`` is 0 if this replica takes no such
+    call, which says nothing of the others."""
 
     ts: int
     reply: bytes
     once: bool = False
+
+
+def _parts(answer: FarAnswer) -> list[bytes]:
+    return [_HEAD.pack(answer.ts, answer.once), answer.reply]
 
 
 def fitting(reply: Reply) -> Reply:
@@ -106,6 +111,14 @@ class Desk:
         finally:
             self._busy -= 1
 
+    async def refuse(self, stream: BulkStream, size: int) -> None:
+        """A call of so many bytes, or more."""
+        for part in _parts(self._too_large(size)):
+            await stream.send(part)
+
+    def _too_large(self, size: int) -> FarAnswer:
+        return FarAnswer(0, call_too_large(size, self.bytes_max))
+
     async def _held(self, wanted: HoldersWanted) -> list[bytes]:
         await self._host.when_applied(wanted.ts)
         held = await self._host.held(wanted.ts, wanted.voters)
@@ -113,10 +126,12 @@ class Desk:
 
     async def _find(self, wanted: CallWanted) -> list[bytes]:
         answer = await self._answer(wanted)
-        return [] if answer is None else [_HEAD.pack(answer.ts, answer.once), answer.reply]
+        return [] if answer is None else _parts(answer)
 
     async def _answer(self, wanted: CallWanted) -> FarAnswer | None:
         host, language = self._host, self._language
+        if not wanted.ts and len(wanted.message) > self.bytes_max:
+            return self._too_large(len(wanted.message))
         read: Any = language.decode(wanted.message)
         if type(read) is language.ask:
             return self._bounded(await host.read(read.query))
@@ -198,6 +213,8 @@ class FarCalls:
                         if not calls.is_awaited(seq):
                             break
                         answer = await self._ask(address, limits, wanted)
+                        if answer is not None and not answer.ts and tries > 1:
+                            break  # it takes none of that size; who was asked before may have
                         if answer is not None:
                             once = tries == 1 and answer.once
                             calls.take(seq, answer.ts, [answer.reply], {}, once=once)

@@ -15,7 +15,7 @@ from ordering.transports.bulk_tcp import BulkLimits
 from rsm import envelope
 from rsm.client import Client, ClientConfig
 from rsm.envelope import Announce, Checkpoint, Language
-from rsm.errors import CommandFailed, OutcomeUnknown
+from rsm.errors import CommandFailed, OutcomeUnknown, Refusal, Refused
 from rsm.far_calls import ANSWERS_MAX
 from rsm.methods import Catalogue
 from rsm.proxy import Proxy
@@ -82,6 +82,58 @@ def test_when_a_call_is_more_than_is_allowed_then_it_is_refused_before_anything_
             with pytest.raises(MessageTooLarge, match="message_bytes_max"):
                 await echo.apply(b"x" * (1 << 20))
             assert await echo.apply(b"x" * 1_000_000) == b"x" * 1_000_000
+
+    play(main())
+
+
+@pytest.mark.parametrize("size", [100_000, 2_000_000])
+def test_when_a_call_is_more_than_the_replicas_allow_then_they_refuse_it_at_once(size: int) -> None:
+    """The client's own limit is above theirs; the larger call is more than they read of a question."""
+
+    async def main() -> None:
+        settings = {"message_bytes_max": 80_000}
+        async with (
+            group_of(Hoard, **settings) as replicas,
+            client_of(replicas, Hoard, message_bytes_max=4_000_000, ring={"call_ms": 5_000}) as hoard,
+        ):
+            for call in (hoard.measure, hoard.length):
+                with pytest.raises(
+                    Refused, match="message_bytes_max of this replica allows 80000"
+                ) as refusal:
+                    await call(bytes(size))
+                assert refusal.value.refusal is Refusal.TOO_LARGE
+            assert await hoard.measure(bytes(70_000)) == 70_000
+            assert await hoard.count() == 1
+
+    play(main())
+
+
+def test_when_a_replica_refuses_what_another_may_have_taken_then_the_outcome_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Replicas with different limits: the first is lost on the way, the second does not take so much."""
+
+    async def main() -> None:
+        async with group_of(Hoard) as replicas:
+            client = client_of(replicas, Hoard)
+            hoard = await client.__aenter__()
+            assert await hoard.measure(b"x") == 1
+            asked: list[str] = []
+            ask = client._far._ask
+
+            async def lost_once(address: str, *arguments: Any) -> Any:
+                asked.append(address)
+                answer = await ask(address, *arguments)
+                for replica in replicas:
+                    replica._desk.bytes_max = 80_000
+                return answer if len(asked) > 1 else None
+
+            monkeypatch.setattr(client._far, "_ask", lost_once)
+            with pytest.raises(OutcomeUnknown, match="may have been executed"):
+                await hoard.measure(bytes(LARGE))
+            assert len(asked) == 2
+            assert await hoard.count() == 2
+            client.close()
 
     play(main())
 
