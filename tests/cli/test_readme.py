@@ -1,12 +1,20 @@
 """The examples of README and documents run as they are printed."""
 
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
+
+from cli.main import app
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 ENGINE = README.parent / "docs" / "engine.md"
+PAGES = [*sorted(README.parent.glob("*.md")), *sorted(ENGINE.parent.rglob("*.md"))]
+# In a block of its own, with what it does behind it; or between backticks.
+COMMANDS = re.compile(r"^ {4}rsm (.+?)(?: {2,}.*)?$|`rsm ([^`]+)`", re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", [README, ENGINE], ids=lambda page: page.stem)
@@ -22,3 +30,19 @@ def test_when_the_readme_names_a_make_target_then_the_makefile_has_it(target: st
     makefile = (README.parent / "Makefile").read_text(encoding="utf-8")
     assert f"make {target}" in README.read_text(encoding="utf-8")
     assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+
+
+def commands() -> list[str]:
+    found = [match for page in PAGES for match in COMMANDS.findall(page.read_text(encoding="utf-8"))]
+    return sorted({block or inline for block, inline in found})
+
+
+@pytest.mark.parametrize("line", commands())
+def test_when_a_page_names_a_command_then_it_is_there_with_those_options(line: str) -> None:
+    command: Any = get_command(app)
+    words = shlex.split(line)
+    while words and hasattr(command, "commands"):
+        command = command.commands[words.pop(0)]
+    known = {"--help"}.union(*((*option.opts, *option.secondary_opts) for option in command.params))
+    named = {word for word in words if re.match("--?[a-z]", word)}
+    assert {re.sub("^-v+$", "-v", name) for name in named} <= known

@@ -1,7 +1,9 @@
 """Processes outside the group call its machine, whatever becomes of the replica they spoke to."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -113,18 +115,25 @@ def test_when_a_program_has_no_event_loop_then_it_can_call_from_any_thread() -> 
     play(main())
 
 
-def test_when_keys_are_used_then_only_who_has_them_is_heard(tmp_path: Path) -> None:
-    right, wrong = tmp_path / "right", tmp_path / "wrong"
+@asynccontextmanager
+async def sealed_group(
+    directory: Path, machine: type[Any]
+) -> AsyncIterator[tuple[list[Replica[Any]], ClientConfig, ClientConfig]]:
+    """A group with a key; a client's configuration with that, and one with another."""
+    right, wrong = directory / "right", directory / "wrong"
     right.write_text("11" * 32)
     wrong.write_text("22" * 32)
+    async with group_of(machine, insecure=False, key_file=right) as replicas:
+        addresses = tuple(replica.address for replica in replicas)
+        config = ClientConfig(group="tested", replicas=addresses, key_file=right)
+        yield replicas, config, config.model_copy(update={"key_file": wrong})
 
+
+def test_when_keys_are_used_then_only_who_has_them_is_heard(tmp_path: Path) -> None:
     async def main() -> None:
-        async with group_of(Counter, insecure=False, key_file=right) as replicas:
-            addresses = tuple(replica.address for replica in replicas)
-            config = ClientConfig(group="tested", replicas=addresses, key_file=right)
+        async with sealed_group(tmp_path, Counter) as (replicas, config, stranger):
             async with Client(Counter, config) as counter:
                 assert await counter.add(3) == 3
-            stranger = config.model_copy(update={"key_file": wrong})
             async with Client(Counter, stranger) as counter:
                 with pytest.raises(OutcomeUnknown):
                     await counter.with_options(timeout=0.3).add(1)

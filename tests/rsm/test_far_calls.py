@@ -23,7 +23,7 @@ from rsm.sessions import SessionLimits
 from rsm.transfer import CallWanted, Peer
 from tests.cli.test_replica import first_line, free_addresses, rsm, start
 from tests.rsm.machines import Echo, Hoard
-from tests.rsm.test_client import client_of
+from tests.rsm.test_client import client_of, sealed_group
 from tests.rsm.test_replica import group_of, play
 
 LARGE = 200_000
@@ -114,9 +114,7 @@ def test_when_a_replica_refuses_what_another_may_have_taken_then_the_outcome_is_
     """Replicas with different limits: the first is lost on the way, the second does not take so much."""
 
     async def main() -> None:
-        async with group_of(Hoard) as replicas:
-            client = client_of(replicas, Hoard)
-            hoard = await client.__aenter__()
+        async with group_of(Hoard) as replicas, (client := client_of(replicas, Hoard)) as hoard:
             assert await hoard.measure(b"x") == 1
             asked: list[str] = []
             ask = client._far._ask
@@ -133,7 +131,6 @@ def test_when_a_replica_refuses_what_another_may_have_taken_then_the_outcome_is_
                 await hoard.measure(bytes(LARGE))
             assert len(asked) == 2
             assert await hoard.count() == 2
-            client.close()
 
     play(main())
 
@@ -303,20 +300,14 @@ def test_when_the_session_has_ended_then_a_large_call_opens_another() -> None:
 
 
 def test_when_keys_are_used_then_large_answers_are_for_those_who_have_them(tmp_path: Path) -> None:
-    right, wrong = tmp_path / "right", tmp_path / "wrong"
-    right.write_text("11" * 32)
-    wrong.write_text("22" * 32)
-
     async def main() -> None:
-        async with group_of(Hoard, insecure=False, key_file=right) as replicas:
-            addresses = tuple(replica.address for replica in replicas)
-            config = ClientConfig(group="tested", replicas=addresses, key_file=right)
+        async with sealed_group(tmp_path, Hoard) as (replicas, config, other):
             async with Client(Hoard, config) as hoard:
                 assert await hoard.make(LARGE) == bytes(LARGE)
-            stranger = Client(Hoard, config.model_copy(update={"key_file": wrong}))
+            stranger = Client(Hoard, other)
             patience = BulkLimits(handshake_ms=500)
             query = stranger._language.encode_query(stranger.catalogue.query("count").bind((), {}))
-            peer = Peer(addresses[0], stranger._keyring, group_id("tested"), 1, patience)
+            peer = Peer(replicas[0].address, stranger._keyring, group_id("tested"), 1, patience)
             assert await peer.ask(CallWanted(query)) is None
 
     play(main())
