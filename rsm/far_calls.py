@@ -14,10 +14,10 @@ If a connection breaks, another replica is asked the same. Whatever reaches the 
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from random import Random
 from struct import Struct as Layout
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -35,6 +35,8 @@ from rsm.sessions import Answer
 from rsm.transfer import CallWanted, HoldersWanted, Peer
 
 log = logger(__name__)
+
+T = TypeVar("T")
 
 ANSWERS_MAX: Final = 32  # at once, of one replica: the rest of its connections is for the others' questions
 ANSWER_SECONDS: Final = 30.0
@@ -179,16 +181,28 @@ class FarCalls:
         self._bytes_max = reply_bytes_max + SLACK_BYTES
         self._rng = rng
         self._places = asyncio.Semaphore(UNDER_WAY_MAX)
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def send(self, seq: int, message: bytes, ts: int = 0) -> None:
         """``ts``: it was executed there, and only its answer is missing."""
-        task = asyncio.get_running_loop().create_task(self._run(seq, CallWanted(message, ts)))
+        self._begin(self._run(seq, CallWanted(message, ts)))
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
+        return task
 
     async def held(self, ts: int, voters: int) -> Held | None:
         """How many voters hold a slot, once that is enough or all there is; None if nobody can say."""
+        asking = self._begin(self._ask_held(ts, voters))
+        try:
+            await asyncio.wait([asking])
+        finally:
+            asking.cancel()
+        return None if asking.cancelled() else asking.result()
+
+    async def _ask_held(self, ts: int, voters: int) -> Held | None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._call_seconds):
                 for address, limits, pause in self._turns():
@@ -202,6 +216,10 @@ class FarCalls:
     def close(self) -> None:
         for task in self._tasks:
             task.cancel()
+
+    async def closed(self) -> None:
+        """After ``close``: connections are closed too."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _run(self, seq: int, wanted: CallWanted) -> None:
         calls = self._calls()

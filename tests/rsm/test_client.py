@@ -1,18 +1,19 @@
 """Processes outside the group call its machine, whatever becomes of the replica they spoke to."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rsm.client import BlockingClient, Client, ClientConfig
-from rsm.errors import CommandFailed, InvalidCall, OutcomeUnknown, Rejected
+from rsm.errors import CommandFailed, InvalidCall, OutcomeUnknown, Rejected, RsmError
 from rsm.replica import Replica
-from tests.rsm.machines import Counter
+from tests.rsm.machines import Counter, Hoard
 from tests.rsm.test_replica import crash, group_of, play
 
 
@@ -111,6 +112,40 @@ def test_when_a_program_has_no_event_loop_then_it_can_call_from_any_thread() -> 
                 return values
 
             assert sorted(await asyncio.to_thread(program)) == list(range(1, 41))
+
+    play(main())
+
+
+@contextmanager
+def silent_replica() -> Iterator[tuple[ClientConfig, socket.socket]]:
+    """Takes connections and says nothing; and what a client of it is to know."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(10)
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        yield ClientConfig(group="tested", replicas=(address,), insecure=True), listener
+
+
+def test_when_a_blocking_client_is_closed_then_calls_of_other_threads_end_and_nothing_is_left() -> None:
+    with silent_replica() as (config, listener), ThreadPoolExecutor(1) as pool:
+        client = BlockingClient(Hoard, config)
+        with client as hoard:
+            asked = pool.submit(hoard.length, bytes(200_000))
+            connection, _ = listener.accept()
+        with connection, pytest.raises(OutcomeUnknown, match="this client was closed"):
+            asked.result(timeout=10)
+        assert not asyncio.all_tasks(client._loop)
+        with pytest.raises(RsmError, match="this client was closed"):
+            hoard.count()
+
+
+def test_when_a_client_is_closed_while_it_asks_who_holds_a_slot_then_nobody_can_say() -> None:
+    async def main() -> None:
+        with silent_replica() as (config, listener):
+            async with (client := Client(Hoard, config)):
+                asked = asyncio.ensure_future(client.held(1, 0))
+                connection, _ = await asyncio.to_thread(listener.accept)
+            with connection:
+                assert await asyncio.wait_for(asked, 10) is None
 
     play(main())
 
