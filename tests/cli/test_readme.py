@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from cli.main import app
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 ENGINE = README.parent / "docs" / "engine.md"
+GUARANTEES = ENGINE.with_name("guarantees.md")
 PAGES = [*sorted(README.parent.glob("*.md")), *sorted(ENGINE.parent.rglob("*.md"))]
 # In a block of its own, with what it does behind it; or between backticks.
 COMMANDS = re.compile(r"^ {4}rsm (.+?)(?: {2,}.*)?$|`rsm ([^`]+)`", re.MULTILINE)
@@ -46,3 +48,23 @@ def test_when_a_page_names_a_command_then_it_is_there_with_those_options(line: s
     known = {"--help"}.union(*((*option.opts, *option.secondary_opts) for option in command.params))
     named = {word for word in words if re.match("--?[a-z]", word)}
     assert {re.sub("^-v+$", "-v", name) for name in named} <= known
+
+
+def promises() -> Iterator[tuple[Path, str]]:
+    """Files of tests that the last column of a table of guarantees names, each with the part of a test's name
+    that stands behind it, if there is one."""
+    for row in re.findall(r"^\|.*\|([^|]*)\|$", GUARANTEES.read_text(encoding="utf-8"), re.MULTILINE):
+        file: Path | None = None
+        for word in re.findall("`([^`]+)`", row):
+            if word.endswith(".py"):
+                file = README.parent / (word if "/" in word else f"tests/rsm/{word}")
+                yield file, ""
+            elif file is not None:
+                yield file, word
+
+
+@pytest.mark.parametrize(("file", "name"), [*promises()], ids=lambda each: getattr(each, "name", each))
+def test_when_a_guarantee_names_a_test_then_it_is_there(file: Path, name: str) -> None:
+    names = re.findall(r"^(?:async )?def (test_\w+)", file.read_text(encoding="utf-8"), re.MULTILINE)
+    wanted = ".*".join(map(re.escape, name.split("..."))) or ".+"
+    assert any(re.fullmatch(wanted, each) for each in names)
