@@ -22,6 +22,7 @@ from ordering.transports.addresses import Endpoint, is_loopback, parse_endpoint
 from rsm.client import Client, ClientConfig
 from rsm.config import ReplicaConfig, told
 from rsm.errors import CallError, MachineError, NotHeld, OutcomeUnknown, RsmError
+from rsm.logbook import plain
 from rsm.logs import LogFormat, LogLevel, configure
 from rsm.methods import Catalogue
 from rsm.pages import fetch_locally
@@ -343,7 +344,7 @@ def call(
     try:
         result = run(_call(found, site, method, [_argument(text) for text in arguments or []], options))
     except NotHeld as error:
-        typer.echo(msgspec.json.encode(error.value).decode())
+        typer.echo(_encoded(error.value))
         _refuse(str(error), NOT_HELD)
     except CallError as error:
         _refuse(f"{type(error).__name__}: {error}", 1)
@@ -355,7 +356,12 @@ def call(
         )
     except (OrderingError, RsmError) as error:
         _refuse(str(error))
-    typer.echo(msgspec.json.encode(result).decode())
+    typer.echo(_encoded(result))
+
+
+def _encoded(result: object) -> str:
+    """It was executed: whatever it is must not look like a failure."""
+    return msgspec.json.encode(plain(result)).decode()
 
 
 async def _call(

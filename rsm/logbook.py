@@ -194,20 +194,20 @@ def _request(read: Any) -> dict[str, Any]:
 def _command(command: Any) -> dict[str, Any]:
     """Name and arguments of a call, which is a struct, or bytes for a machine's ``apply``."""
     if not isinstance(command, msgspec.Struct):
-        return {"method": "apply", "arguments": _plain([command])}
+        return {"method": "apply", "arguments": plain([command])}
     arguments = {name: getattr(command, name) for name in command.__struct_fields__}
-    return {"method": type(command).__name__, "arguments": _plain(arguments)}
+    return {"method": type(command).__name__, "arguments": plain(arguments)}
 
 
 def _raw(command: msgspec.Raw) -> Json:
     """What somebody has sent; it need not be anything that can be read."""
     try:
-        return _plain(msgspec.msgpack.decode(command))
+        return plain(msgspec.msgpack.decode(command))
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return bytes(command).hex()
 
 
-def _plain(value: object) -> Json:
+def plain(value: object) -> Json:
     """As JSON can have it, whatever its type; bytes in base64. What JSON has no place for is told in Python's
     words, as is a dictionary whose keys are neither texts nor numbers."""
     try:

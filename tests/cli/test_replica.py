@@ -210,6 +210,20 @@ def test_when_the_log_is_to_be_quiet_or_for_people_then_it_is(tmp_path: Path) ->
     assert shown["quiet"] == ""
 
 
+def test_when_a_result_has_no_place_in_json_then_it_is_shown_in_words(tmp_path: Path) -> None:
+    (address,) = free_addresses(1)
+    rsm("init", str(tmp_path / "g"), "--sites", address, "--memory", *QUIET)
+    site, machine = tmp_path / "g" / "site-1.toml", "tests.rsm.machines:Grid"
+    process = start(site, machine)
+    try:
+        assert first_line(process).startswith("ready")
+        done = rsm("call", "mark", "1", "2", "-c", str(site), "-m", machine)
+        assert (done.returncode, json.loads(done.stdout)) == (0, "{(1, 2): 1}"), done.stderr
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_when_a_group_is_made_then_each_site_has_a_port_for_metrics_unless_told_otherwise(
     tmp_path: Path,
 ) -> None:

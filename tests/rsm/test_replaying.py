@@ -18,9 +18,9 @@ from rsm.errors import StateLost
 from rsm.logbook import blocks
 from rsm.methods import Catalogue
 from rsm.replaying import replay
-from rsm.state_machine import StateMachine, command
+from rsm.state_machine import StateMachine
 from rsm.storage.looking import looking
-from tests.rsm.machines import Counter, Echo, Old
+from tests.rsm.machines import Counter, Echo, Grid, Old
 from tests.rsm.storage_kit import BEGAN, BOOT, GROUP, install, restored
 from tests.rsm.storage_kit import blocks as some_blocks
 from tests.rsm.test_durable import Cluster, play
@@ -58,12 +58,6 @@ def test_when_a_log_is_replayed_then_the_state_is_the_replicas(tmp_path: Path, s
 
 
 # -- in words ------------------------------------------------------------------------------------
-
-
-class Grid(StateMachine):
-    @command
-    def put(self, cells: dict[tuple[int, int], int]) -> None:
-        pass
 
 
 def told(machine: type[StateMachine], *messages: bytes) -> list[tuple[str, str, object]]:
