@@ -9,7 +9,6 @@ from rich.table import Table
 
 from bench import attack, bare, failover, machine, ordering, raw, soak, transfer
 from bench.attack import AttackPlan
-from bench.errors import BenchError
 from bench.failover import FailoverPlan, Loss
 from bench.machine import MachinePlan, Mode, part
 from bench.network import battery
@@ -38,11 +37,11 @@ from cli.bench_common import (
     Transport,
     Way,
     Window,
+    check_plan,
     nothing,
     numbers_of,
     ordering_plan,
     refuse,
-    refuse_plan,
     senders_of,
     shown,
 )
@@ -289,10 +288,7 @@ def machine_command(
         placement=pin,
         recording=recording,
     )
-    try:
-        plan.check()
-    except BenchError as error:
-        refuse_plan(error)
+    check_plan(plan)
     with shown() as step:
         result = machine.run(plan, rounds, step, nothing)
     title = f"{size} B commands, called at {plan.senders} of {machine.SITES} replicas"
@@ -326,10 +322,7 @@ def soak_command(
     plan = SoakPlan(
         mode=mode, commands=commands, in_flight=in_flight, size=size, directory=directory, placement=pin
     )
-    try:
-        plan.check()
-    except BenchError as error:
-        refuse_plan(error)
+    check_plan(plan)
     with shown() as step:
         result = soak.run(plan, step, nothing)
     print_result(result, [soak_table(plan, result)], as_json=as_json)
@@ -359,10 +352,7 @@ def transfer_command(
       rsm bench transfer --durable --directory /var/tmp
     """
     plan = TransferPlan(mib=mib, size=size, in_flight=in_flight, directory=directory if durable else None)
-    try:
-        plan.check()
-    except BenchError as error:
-        refuse_plan(error)
+    check_plan(plan)
     with shown() as step:
         result = transfer.run(plan, step, nothing)
     title = f"{mib} MiB in entries of {size} B, called at {transfer.SITES} replicas"
@@ -451,10 +441,7 @@ def attack_command(
         datagrams=datagrams, rate=rate, rounds=rounds, size=size, senders=senders_of(senders, attack.SITES),
         seed=seed, placement=pin,
     )  # fmt: skip
-    try:
-        plan.check()
-    except BenchError as error:
-        refuse_plan(error)
+    check_plan(plan)
     with shown() as step:
         result = attack.run(plan, step, nothing)
     values = result.values
@@ -504,11 +491,7 @@ def network_command(
         rate=rate,
         sealed=sealed,
     )
-    try:
-        plan.check()
-    except BenchError as error:
-        name, _, why = str(error).partition(": ")
-        refuse(f"--{name}", why)
+    check_plan(plan)
     table = Table(title=f"{hold:g} s apart, or {seconds:g} s of loss", title_justify="left")
     for title in ("", *(column for column, _ in NETWORK_COLUMNS)):
         table.add_column(title, justify="left" if title in {"", "verdict"} else "right")

@@ -4,7 +4,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, Protocol
 
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -129,16 +129,21 @@ def ordering_plan(
         placement=pin,
         settings=Settings(window_bytes=window),
     )
+    check_plan(plan)
+    return plan
+
+
+class Plan(Protocol):
+    def check(self) -> None: ...
+
+
+def check_plan(plan: Plan) -> None:
+    """Refuse the option that a plan cannot be carried out with."""
     try:
         plan.check()
     except NotAvailable as missing:
         messages.print(f"not available: {missing}", markup=False, style="yellow")
         raise typer.Exit(MISSING) from None
     except BenchError as error:
-        refuse_plan(error)
-    return plan
-
-
-def refuse_plan(error: BenchError) -> NoReturn:
-    name, _, why = str(error).partition(": ")
-    refuse(f"--{name}", why)
+        name, _, why = str(error).partition(": ")
+        refuse(f"--{name}", why)

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from bench import ordering, raw
-from bench.errors import BenchError
 from bench.machine import IN_FLIGHT_MAX
 from bench.member import Settings
 from bench.peers import contest, pysyncobj
@@ -21,9 +20,9 @@ from cli.bench_common import (
     Seconds,
     Sizes,
     Window,
+    check_plan,
     nothing,
     numbers_of,
-    refuse_plan,
     shown,
 )
 from cli.bench_tables import console, contest_table, print_result, pysyncobj_table, tell_complaints
@@ -108,10 +107,7 @@ def pysyncobj_command(
         seconds=seconds,
         placement=pin,
     )
-    try:
-        plan.check()
-    except BenchError as error:
-        refuse_plan(error)
+    check_plan(plan)
     with shown() as step:
         result = pysyncobj.run(plan, rounds, step, nothing)
     print_result(result, [pysyncobj_table(plan, result)], as_json=as_json)

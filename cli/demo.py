@@ -49,7 +49,7 @@ class Cluster:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.addresses = [f"127.0.0.1:{port}" for port in free_ports(SITES)]
-        write_group(directory, self.addresses, "demo", durable=True, metrics_port=0)
+        write_group(directory, self.addresses, "demo", durable=True, metrics=False)
         self.running: dict[int, Process] = {}
 
     async def start(self, *numbers: int) -> None:

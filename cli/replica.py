@@ -14,16 +14,19 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
-from cli.asking import UNKNOWN, ask_all, fitting_table, messages
+from cli.asking import UNKNOWN, Output, ask_all, check_output, fitting_table, load_site, messages
 from cli.asking import refuse as _refuse
 from ordering.driver import run
-from ordering.errors import OrderingError
+from ordering.errors import ConfigurationError, OrderingError
+from ordering.transports.addresses import Endpoint, is_loopback, parse_endpoint
 from rsm.client import Client, ClientConfig
-from rsm.config import ReplicaConfig
-from rsm.errors import CallError, MachineError, OutcomeUnknown, RsmError
+from rsm.config import ReplicaConfig, told
+from rsm.errors import CallError, MachineError, NotHeld, OutcomeUnknown, RsmError
+from rsm.logbook import plain
 from rsm.logs import LogFormat, LogLevel, configure
 from rsm.methods import Catalogue
 from rsm.pages import fetch_locally
+from rsm.proxy import Changes
 from rsm.replica import Replica
 from rsm.showing import SOCKET_NAME
 from rsm.state_machine import StateMachine
@@ -31,7 +34,9 @@ from rsm.status import ReplicaStatus, Standing
 from rsm.storage.errors import StorageError
 
 KEY_BYTES = 32
-METRICS_PORT = 9400
+METRICS_APART = 2_000
+PORT_MAX = 65_535
+NOT_HELD = 3
 
 Machine = Annotated[
     str, typer.Option("--machine", "-m", help="The class, as package.module:Class; found from here.")
@@ -68,9 +73,9 @@ def init(
     durable: Annotated[
         bool, typer.Option("--durable/--memory", help="Write a log, or only remember.")
     ] = True,
-    metrics_port: Annotated[
-        int, typer.Option(min=0, max=65_000, help="Metrics of site N: port + N on loopback; 0: none.")
-    ] = METRICS_PORT,
+    metrics: Annotated[
+        bool, typer.Option(help="Serve metrics on loopback, at the site's own port + 2000.")
+    ] = True,
 ) -> None:
     """Write a configuration for each founder of a new group, and a key that they share.
 
@@ -78,9 +83,11 @@ def init(
     """
     addresses = [address.strip() for address in sites.split(",") if address.strip()]
     try:
-        files = write_group(directory, addresses, group, durable=durable, metrics_port=metrics_port)
-    except (OrderingError, ValidationError) as error:
+        files = write_group(directory, addresses, group, durable=durable, metrics=metrics)
+    except OrderingError as error:
         _refuse(f"--sites: {error}")
+    except ValidationError as error:
+        _refuse(told(error, ReplicaConfig, ""))
     except FileExistsError as error:
         _refuse(f"{directory}: has {error} already; a group is founded once")
     typer.echo(f"{directory}: {', '.join(files)}")
@@ -90,13 +97,13 @@ def init(
 
 
 def write_group(
-    directory: Path, addresses: list[str], group: str, *, durable: bool, metrics_port: int = METRICS_PORT
+    directory: Path, addresses: list[str], group: str, *, durable: bool, metrics: bool = True
 ) -> list[str]:
     """The files of a new group: nothing is written if something is wrong, or there already."""
     files = {"group.key": secrets.token_bytes(KEY_BYTES).hex() + "\n"}
     for number, address in enumerate(addresses, start=1):
         ReplicaConfig(group=group, bind=address, insecure=True).engine(tuple(addresses), ())
-        files[f"site-{number}.toml"] = _site(number, addresses, group, durable, metrics_port)
+        files[f"site-{number}.toml"] = _site(number, addresses, group, durable, metrics)
     existing = [name for name in files if (directory / name).exists()]
     if existing:
         raise FileExistsError(", ".join(existing))
@@ -107,7 +114,7 @@ def write_group(
     return list(files)
 
 
-def _site(number: int, addresses: list[str], group: str, durable: bool, metrics_port: int) -> str:
+def _site(number: int, addresses: list[str], group: str, durable: bool, metrics: bool) -> str:
     lines = [
         f"group = {_quoted(group)}",
         f"bind = {_quoted(addresses[number - 1])}",
@@ -117,9 +124,17 @@ def _site(number: int, addresses: list[str], group: str, durable: bool, metrics_
     ]
     if durable:
         lines.append(f'data = "site-{number}.data"')
-    if metrics_port:
-        lines.append(f'metrics = "127.0.0.1:{metrics_port + number}"')
+    if metrics:
+        lines.append(f"metrics = {_quoted(_metrics_of(addresses[number - 1]))}")
     return "\n".join(lines) + "\n"
+
+
+def _metrics_of(address: str) -> str:
+    """A place for metrics that belongs to this site alone, whatever other groups there are on its machine: as
+    far from its own port as everybody's, on its own loopback address if it has one."""
+    host, port = parse_endpoint(address, "sites")
+    apart = METRICS_APART if port + METRICS_APART <= PORT_MAX else -METRICS_APART
+    return str(Endpoint(host if is_loopback(host) else "127.0.0.1", port + apart))
 
 
 def _quoted(text: str) -> str:
@@ -148,12 +163,11 @@ def replica(
     """
     found = load_machine(machine)
     configure(log_format, log_level)
-    try:
-        settings = ReplicaConfig.load(config)
-    except OrderingError as error:
-        _refuse(str(error))
+    settings = load_site(config)
     try:
         code = run(_serve(found, settings))
+    except ConfigurationError as error:
+        _refuse(f"{config}: {error}", 1)
     except (OrderingError, RsmError, StorageError) as error:
         _refuse(str(error), 1)
     raise typer.Exit(code)
@@ -217,7 +231,7 @@ def status(
     data: Annotated[
         Path | None, typer.Option("--data", help="Ask one replica on this machine, by its data directory.")
     ] = None,
-    output: Annotated[str, typer.Option("--output", "-o", help="table or json.")] = "table",
+    output: Output = "table",
     members: Annotated[
         bool, typer.Option("--members", help="Show members as each replica sees them.")
     ] = False,
@@ -226,14 +240,10 @@ def status(
 
     The exit code is 0 if a majority of those asked serves in one view, else 1.
     """
-    if output not in {"table", "json"}:
-        _refuse(f"--output: {output!r} must be table or json")
+    check_output(output)
     if (config is None) == (data is None):
         _refuse("--config, --data: give one of them")
-    try:
-        found = _ask_locally(data) if data is not None else _ask_group(config)
-    except OrderingError as error:
-        _refuse(str(error))
+    found = _ask_locally(data) if data is not None else _ask_group(config)
     if output == "json":
         typer.echo(msgspec.json.encode(found).decode())
     else:
@@ -245,7 +255,7 @@ def status(
 
 def _ask_group(config: Path | None) -> dict[str, ReplicaStatus | None]:
     assert config is not None
-    site = ReplicaConfig.load(config)
+    site = load_site(config)
     return run(ask_all(site, dict.fromkeys((*site.founders, *site.contacts))))
 
 
@@ -309,10 +319,14 @@ def call(
     ),
     machine: Machine = "",
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds.")] = 5.0,
+    qos: Annotated[
+        str, typer.Option(help="Who is to hold a command before its result is shown: majority, k=N or all.")
+    ] = "majority",
 ) -> None:
     """Call a command or query of a running group, and print the result as JSON.
 
-    Exit codes: 0 done, 1 the machine refused or failed, 2 a wrong call, 4 the outcome is unknown.
+    Exit codes: 0 done, 1 the machine refused or failed, 2 a wrong call, 3 done, but fewer hold it than --qos
+    asks for, 4 the outcome is unknown.
 
       rsm call add 5 --config demo/site-1.toml --machine counter:Counter
     """
@@ -323,9 +337,15 @@ def call(
     if method not in catalogue.commands and method not in catalogue.queries:
         known = ", ".join([*catalogue.commands, *catalogue.queries])
         _refuse(f"{catalogue.name}.{method}: there is no such command or query; there are: {known}")
+    site = load_site(config)
+    if not (site.founders or site.contacts):
+        _refuse(f"{config}: founders: there are none, and no contacts; nobody can be asked")
+    options = Changes(timeout=timeout, qos=qos)
     try:
-        site = ReplicaConfig.load(config)
-        result = run(_call(found, site, method, [_argument(text) for text in arguments or []], timeout))
+        result = run(_call(found, site, method, [_argument(text) for text in arguments or []], options))
+    except NotHeld as error:
+        typer.echo(_encoded(error.value))
+        _refuse(str(error), NOT_HELD)
     except CallError as error:
         _refuse(f"{type(error).__name__}: {error}", 1)
     except (OutcomeUnknown, TimeoutError) as error:
@@ -336,20 +356,26 @@ def call(
         )
     except (OrderingError, RsmError) as error:
         _refuse(str(error))
-    typer.echo(msgspec.json.encode(result).decode())
+    typer.echo(_encoded(result))
+
+
+def _encoded(result: object) -> str:
+    """It was executed: whatever it is must not look like a failure."""
+    return msgspec.json.encode(plain(result)).decode()
 
 
 async def _call(
-    machine: type[StateMachine], site: ReplicaConfig, method: str, arguments: list[Any], timeout: float
+    machine: type[StateMachine], site: ReplicaConfig, method: str, arguments: list[Any], options: Changes
 ) -> Any:
     config = ClientConfig(
         group=site.group,
-        replicas=site.founders or site.contacts,
+        replicas=tuple(dict.fromkeys((*site.founders, *site.contacts))),
         key_file=site.key_file,
         insecure=site.insecure,
+        message_bytes_max=site.message_bytes_max,
     )
     async with Client(machine, config) as proxy:
-        return await getattr(proxy.with_options(timeout=timeout), method)(*arguments)
+        return await getattr(proxy.with_options(**options), method)(*arguments)
 
 
 def _argument(text: str) -> Any:

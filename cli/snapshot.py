@@ -3,7 +3,6 @@
 import asyncio
 import secrets
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -30,6 +29,7 @@ from rsm.config import ReplicaConfig
 from rsm.envelope import Language
 from rsm.errors import Halted, RsmError
 from rsm.executor import Executor
+from rsm.logbook import moment
 from rsm.methods import Catalogue
 from rsm.operations import PointWanted, Progress
 from rsm.replaying import replay
@@ -171,12 +171,12 @@ def show(
         "version": header.version,
         "chain": f"{header.chain:x}",
         "slot": header.slot,
-        "time": _moment(header.time),
+        "time": moment(header.time),
         "digest": f"{header.digest:08x}",
         "sessions": header.sessions,
         "bytes": contents.length,
         "saved from": header.source,
-        "saved at": _moment(header.saved_at),
+        "saved at": moment(header.saved_at),
         "saved by": f"rsm {header.saved_by}",
         "hash": contents.hash.hex(),
     }
@@ -185,10 +185,6 @@ def show(
         return
     for name, value in told.items():
         typer.echo(f"{name:12}{value}")
-
-
-def _moment(ns: int) -> str:
-    return datetime.fromtimestamp(ns / 1e9, UTC).isoformat(timespec="milliseconds")
 
 
 def _verified(file: Path, machine: str) -> Contents:

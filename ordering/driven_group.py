@@ -15,7 +15,7 @@ import msgspec
 from ordering.config import MS
 from ordering.effects import Accepted, Effect, Ending, EndMembership, RetirementRefused
 from ordering.engine import Engine
-from ordering.errors import NotMember, Overloaded, SubmitError
+from ordering.errors import ListenerHalts, NotMember, Overloaded, SubmitError
 from ordering.events import ChangeRequested, SubmitRequested
 from ordering.groups import LocalEvent
 from ordering.logs import Throttle, logger
@@ -222,7 +222,8 @@ class Group:
         try:
             self._listener(notices)
         except Exception as error:
-            log.exception("the listener raised; the group is stopped", group=self.name)
+            if not isinstance(error, ListenerHalts):
+                log.exception("the listener raised; the group is stopped", group=self.name)
             self.end(Stopped(error))
             self._untold.clear()
 

@@ -127,3 +127,8 @@ class DecodeError(OrderingError):
 
 class InvariantViolation(OrderingError):
     """Broken invariant: the site must stop rather than go on with a state it cannot trust."""
+
+
+class ListenerHalts(Exception):
+    """What a listener raises that must not go on, and says itself why. Its group is stopped, as after any
+    other exception; but this one is no defect, and nobody needs its traceback."""

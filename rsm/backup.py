@@ -19,6 +19,7 @@ of them to go on, as after a restart of all. So whoever restores at one founder 
 """
 
 import os
+import tempfile
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b, sha256
 from importlib.metadata import version
@@ -102,9 +103,9 @@ def save(
         saved_at=time_ns(),
         saved_by=version("rsm"),
     )
-    draft = path.with_name(path.name + ".part")
+    fd, name = tempfile.mkstemp(".part", f"{path.name}.", path.absolute().parent)  # ours alone
+    draft = Path(name)
     try:
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as file:
             _write(file, header, closed(group, state))
             file.flush()

@@ -90,6 +90,7 @@ class Client(Generic[M]):
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
+        await self._far.closed()
 
     async def open(self) -> None:
         config = self.config
@@ -190,6 +191,8 @@ class BlockingClient(Generic[M]):
         self._client = Client(machine, config)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rsm-client", daemon=True)
+        self._lock = threading.Lock()
+        self._over = False  # nobody calls any more
 
     def __enter__(self) -> "BlockingProxy[M]":
         self._thread.start()
@@ -201,10 +204,13 @@ class BlockingClient(Generic[M]):
         return BlockingProxy(self._client.proxy, self._run)
 
     def __exit__(self, *_: object) -> None:
-        async def close() -> None:
-            self._client.close()
+        """Calls of other threads that are under way get an error."""
 
-        self._run(close())
+        async def close() -> None:
+            await self._client.__aexit__()
+            await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
+
+        self._run(close(), last=True)
         self._end()
 
     def _end(self) -> None:
@@ -212,8 +218,15 @@ class BlockingClient(Generic[M]):
         self._thread.join()
         self._loop.close()
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+    def _run(self, work: Coroutine[Any, Any, T], *, last: bool = False) -> T:
+        """In the loop. What came behind the last one would wait for ever."""
+        with self._lock:
+            if self._over:
+                work.close()
+                raise RsmError("this client was closed")
+            self._over = last
+            running = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return running.result()
 
 
 Run: TypeAlias = Callable[[Coroutine[Any, Any, Any]], Any]

@@ -16,7 +16,10 @@
 """
 
 import tomllib
+from collections.abc import Container
+from difflib import get_close_matches
 from pathlib import Path
+from reprlib import repr as shortened
 from typing import Annotated, Any, Final, Literal, Self
 
 import msgspec
@@ -76,11 +79,14 @@ class ReplicaConfig(BaseSettings):
             if name in read:
                 read[name] = path.parent / str(read[name])
         try:
-            return cls(**{**read, **EnvSettingsSource(cls)(), **arguments})
-        except ValidationError as error:
-            raise ConfigurationError(f"{path}: {_told(error)}") from None
+            variables = EnvSettingsSource(cls)()
         except SettingsError as error:
             raise ConfigurationError(f"RSM_…: {error}; lists are written as JSON") from None
+        try:
+            return cls(**{**read, **variables, **arguments})
+        except ValidationError as error:
+            named = variables.keys() - arguments.keys()
+            raise ConfigurationError(told(error, cls, str(path), named)) from None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -140,11 +146,28 @@ def read_keyring(path: Path | None) -> Keyring | None:
         raise ConfigurationError(f"key_file: {path}: {error.strerror}") from None
 
 
-def _told(error: ValidationError) -> str:
-    """Each wrong setting, and why, in a line."""
-    said = []
+def told(
+    error: ValidationError, kind: type[BaseSettings], source: str, variables: Container[str] = ()
+) -> str:
+    """A line for each wrong setting: where it is written, which it is, what is wrong, what is allowed.
+    ``variables`` are the settings that come from the environment, and not from ``source``."""
+    lines = []
     for each in error.errors():
-        place = ".".join(map(str, each["loc"]))
-        words = each["msg"].removeprefix("Value error, ")
-        said.append(f"{place}: {words}" if place else words)
-    return "; ".join(said)
+        key = str(each["loc"][0]) if each["loc"] else ""
+        place = f"{kind.model_config.get('env_prefix')}{key.upper()}" if key in variables else source
+        match each["type"]:
+            case "missing":
+                words = "is missing"
+            case "extra_forbidden":
+                words = f"there is no such setting; {_known(key, list(kind.model_fields))}"
+            case "value_error":
+                words = str(each["ctx"]["error"])
+            case _:
+                words = f"{shortened(each['input'])} is wrong: {each['msg'].replace('Input', 'it')}"
+        lines.append(": ".join(filter(None, (place, ".".join(map(str, each["loc"])), words))))
+    return "\n".join(lines)
+
+
+def _known(name: str, names: list[str]) -> str:
+    similar = get_close_matches(name, names)
+    return f"did you mean {' or '.join(similar)}?" if similar else f"there are {', '.join(names)}"

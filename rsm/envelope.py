@@ -184,6 +184,12 @@ def too_large(size: int, most: int) -> bytes:
     return encode_reply(FailedReply("ResultTooLarge", words))
 
 
+def call_too_large(size: int, most: int) -> bytes:
+    """Instead of a reply to a call that is more than a replica takes."""
+    words = f"the call has {size} bytes or more, message_bytes_max of this replica allows {most}"
+    return encode_reply(RefusedReply(Refusal.TOO_LARGE, words))
+
+
 def session_of(reply: bytes) -> int:
     """Of the reply to an ``Open``."""
     return msgspec.msgpack.decode(value_of(reply), type=int)

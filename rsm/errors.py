@@ -21,6 +21,8 @@
 
 from enum import IntEnum
 
+from ordering.errors import ListenerHalts
+
 
 class RsmError(Exception):
     """All of ours."""
@@ -72,6 +74,8 @@ class Refusal(IntEnum):
     """The client has said before that it has the answer."""
     CANNOT_ACTIVATE = 6
     """Some voter cannot run that version."""
+    TOO_LARGE = 7
+    """The replica that was asked takes no call of that size from a client."""
 
 
 class Refused(CallError):
@@ -100,11 +104,11 @@ class Halted(RsmError):
     """To go on would make this replica differ from the others."""
 
 
-class MismatchedMachine(Halted):
+class MismatchedMachine(Halted, ListenerHalts):
     """Run the machine the group runs, in a version it has; the message says which."""
 
 
-class Diverged(Halted):
+class Diverged(Halted, ListenerHalts):
     """Commands gave different results at different replicas (R17), before slot ``checkpoint``. ``alone``: a
     majority agrees, and this replica must begin anew."""
 

@@ -14,10 +14,10 @@ If a connection breaks, another replica is asked the same. Whatever reaches the 
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from random import Random
 from struct import Struct as Layout
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -26,7 +26,7 @@ from ordering.events import Reply
 from ordering.multirpc import REPLY_BYTES_MAX
 from ordering.transports.bulk_tcp import BulkLimits, BulkStream
 from rsm.calls import Call, Calls
-from rsm.envelope import FETCH, REFUSED, Language, Unread, too_large
+from rsm.envelope import FETCH, REFUSED, Language, Unread, call_too_large, too_large
 from rsm.errors import OutcomeUnknown, Refusal, RsmError
 from rsm.executor import Executor
 from rsm.logs import logger
@@ -35,6 +35,8 @@ from rsm.sessions import Answer
 from rsm.transfer import CallWanted, HoldersWanted, Peer
 
 log = logger(__name__)
+
+T = TypeVar("T")
 
 ANSWERS_MAX: Final = 32  # at once, of one replica: the rest of its connections is for the others' questions
 ANSWER_SECONDS: Final = 30.0
@@ -49,11 +51,16 @@ _HEAD: Final = Layout(">Q?")  # slot, and whether the call was put on the ring e
 
 
 class FarAnswer(NamedTuple):
-    """``once``: no other copy of the call can have been ordered."""
+    """``once``: no other copy of the call can have been ordered. ``ts`` is 0 if this replica takes no such
+    call, which says nothing of the others."""
 
     ts: int
     reply: bytes
     once: bool = False
+
+
+def _parts(answer: FarAnswer) -> list[bytes]:
+    return [_HEAD.pack(answer.ts, answer.once), answer.reply]
 
 
 def fitting(reply: Reply) -> Reply:
@@ -106,6 +113,14 @@ class Desk:
         finally:
             self._busy -= 1
 
+    async def refuse(self, stream: BulkStream, size: int) -> None:
+        """A call of so many bytes, or more."""
+        for part in _parts(self._too_large(size)):
+            await stream.send(part)
+
+    def _too_large(self, size: int) -> FarAnswer:
+        return FarAnswer(0, call_too_large(size, self.bytes_max))
+
     async def _held(self, wanted: HoldersWanted) -> list[bytes]:
         await self._host.when_applied(wanted.ts)
         held = await self._host.held(wanted.ts, wanted.voters)
@@ -113,10 +128,12 @@ class Desk:
 
     async def _find(self, wanted: CallWanted) -> list[bytes]:
         answer = await self._answer(wanted)
-        return [] if answer is None else [_HEAD.pack(answer.ts, answer.once), answer.reply]
+        return [] if answer is None else _parts(answer)
 
     async def _answer(self, wanted: CallWanted) -> FarAnswer | None:
         host, language = self._host, self._language
+        if not wanted.ts and len(wanted.message) > self.bytes_max:
+            return self._too_large(len(wanted.message))
         read: Any = language.decode(wanted.message)
         if type(read) is language.ask:
             return self._bounded(await host.read(read.query))
@@ -164,16 +181,28 @@ class FarCalls:
         self._bytes_max = reply_bytes_max + SLACK_BYTES
         self._rng = rng
         self._places = asyncio.Semaphore(UNDER_WAY_MAX)
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def send(self, seq: int, message: bytes, ts: int = 0) -> None:
         """``ts``: it was executed there, and only its answer is missing."""
-        task = asyncio.get_running_loop().create_task(self._run(seq, CallWanted(message, ts)))
+        self._begin(self._run(seq, CallWanted(message, ts)))
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
+        return task
 
     async def held(self, ts: int, voters: int) -> Held | None:
         """How many voters hold a slot, once that is enough or all there is; None if nobody can say."""
+        asking = self._begin(self._ask_held(ts, voters))
+        try:
+            await asyncio.wait([asking])
+        finally:
+            asking.cancel()
+        return None if asking.cancelled() else asking.result()
+
+    async def _ask_held(self, ts: int, voters: int) -> Held | None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._call_seconds):
                 for address, limits, pause in self._turns():
@@ -188,6 +217,10 @@ class FarCalls:
         for task in self._tasks:
             task.cancel()
 
+    async def closed(self) -> None:
+        """After ``close``: connections are closed too."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
     async def _run(self, seq: int, wanted: CallWanted) -> None:
         calls = self._calls()
         tries = 0
@@ -198,6 +231,8 @@ class FarCalls:
                         if not calls.is_awaited(seq):
                             break
                         answer = await self._ask(address, limits, wanted)
+                        if answer is not None and not answer.ts and tries > 1:
+                            break  # it takes none of that size; who was asked before may have
                         if answer is not None:
                             once = tries == 1 and answer.once
                             calls.take(seq, answer.ts, [answer.reply], {}, once=once)

@@ -165,9 +165,10 @@ def _message(slot: int, source: str, data: bytes, language: Language) -> Message
         case language.ask():
             return Message(**said, kind="query", **_command(read.query))
         case Unread():
-            command = msgspec.msgpack.decode(read.command)
             words = "this machine has no such command, or takes other arguments"
-            return Message(**said, kind="command", arguments=_plain(command), words=words, **_request(read))
+            return Message(
+                **said, kind="command", arguments=_raw(read.command), words=words, **_request(read)
+            )
         case Open():
             return Message(**said, kind="open", words="a client opens a session")
         case Close(session):
@@ -193,11 +194,23 @@ def _request(read: Any) -> dict[str, Any]:
 def _command(command: Any) -> dict[str, Any]:
     """Name and arguments of a call, which is a struct, or bytes for a machine's ``apply``."""
     if not isinstance(command, msgspec.Struct):
-        return {"method": "apply", "arguments": _plain([command])}
+        return {"method": "apply", "arguments": plain([command])}
     arguments = {name: getattr(command, name) for name in command.__struct_fields__}
-    return {"method": type(command).__name__, "arguments": _plain(arguments)}
+    return {"method": type(command).__name__, "arguments": plain(arguments)}
 
 
-def _plain(value: object) -> Json:
-    """As JSON can have it, whatever its type; bytes in base64."""
-    return msgspec.to_builtins(value, str_keys=True, enc_hook=repr)
+def _raw(command: msgspec.Raw) -> Json:
+    """What somebody has sent; it need not be anything that can be read."""
+    try:
+        return plain(msgspec.msgpack.decode(command))
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return bytes(command).hex()
+
+
+def plain(value: object) -> Json:
+    """As JSON can have it, whatever its type; bytes in base64. What JSON has no place for is told in Python's
+    words, as is a dictionary whose keys are neither texts nor numbers."""
+    try:
+        return msgspec.to_builtins(value, str_keys=True, enc_hook=repr)
+    except TypeError:
+        return repr(value)

@@ -47,7 +47,7 @@ class Pages:
         self._throttle = Throttle(SAID_AGAIN_S)
         self._servers: list[asyncio.Server] = []
         self._under_way: dict[asyncio.Task[object], None] = {}
-        self._socket_path: Path | None = None
+        self._local: tuple[Path, int] | None = None  # the socket's path and inode
         self.port = 0  # of the last ``listen``
 
     async def listen(self, host: str, port: int) -> int:
@@ -70,9 +70,10 @@ class Pages:
             sock.close()
             raise
         self._servers.append(server)
-        self._socket_path = path
+        self._local = path, path.stat().st_ino
 
     async def close(self) -> None:
+        self._unlink()
         for server in self._servers:
             server.close()
         for task in self._under_way:
@@ -80,9 +81,15 @@ class Pages:
         await asyncio.gather(*self._under_way, return_exceptions=True)
         for server in self._servers:
             await server.wait_closed()
-        if self._socket_path is not None:
+
+    def _unlink(self) -> None:
+        """Before our socket is closed, for then its inode may be another's. Who came after us has a socket of
+        its own in this place."""
+        if self._local is not None:
+            path, inode = self._local
             with suppress(OSError):
-                self._socket_path.unlink()
+                if path.stat().st_ino == inode:
+                    path.unlink()
 
     # -- one connection --------------------------------------------------------------------------
 

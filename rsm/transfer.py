@@ -190,6 +190,8 @@ class Desk(Protocol):
 
     async def serve(self, stream: BulkStream, wanted: CallWanted | HoldersWanted) -> None: ...
 
+    async def refuse(self, stream: BulkStream, size: int) -> None: ...
+
 
 async def serve(stream: BulkStream, source: Source, desk: Desk) -> None:
     """Answer one question."""
@@ -197,6 +199,7 @@ async def serve(stream: BulkStream, source: Source, desk: Desk) -> None:
     async for chunk in stream:
         question += chunk
         if len(question) > _QUESTION_MAX + desk.bytes_max:
+            await desk.refuse(stream, len(question))  # nothing but a call has that size
             return
     try:
         wanted = msgspec.msgpack.decode(question, type=Question)

@@ -15,11 +15,12 @@ from typer.testing import CliRunner
 
 from cli.demo import free_ports
 from cli.main import app
+from rsm.config import ReplicaConfig
 
 ROOT = Path(__file__).parents[2]
 MACHINE = "tests.rsm.machines:Counter"
 SECONDS = 60
-QUIET = ("--metrics-port", "0")
+QUIET = ("--no-metrics",)
 
 
 def rsm(*words: str) -> subprocess.CompletedProcess[str]:
@@ -108,6 +109,40 @@ def test_when_a_group_runs_as_processes_then_it_can_be_called_killed_and_started
     assert json.loads(call(directory, "get").stdout) == 5
 
 
+def test_when_a_call_asks_for_more_holders_than_there_are_then_its_result_is_shown_and_that_it_is_not_held(
+    group: tuple[Path, list["subprocess.Popen[str]"]],
+) -> None:
+    directory, running = group
+    held = call(directory, "add", "5", "--qos", "all")
+    assert (held.returncode, json.loads(held.stdout)) == (0, 5), held.stderr
+    assert call(directory, "add", "1", "--qos", "most").returncode == 2
+    running[2].send_signal(signal.SIGTERM)
+    running[2].communicate(timeout=SECONDS)
+    fewer = call(directory, "add", "2", "--qos", "all")
+    assert (fewer.returncode, json.loads(fewer.stdout)) == (3, 7), fewer.stderr
+    assert "'all' was asked for, 'majority' is reached" in fewer.stderr
+
+
+def test_when_a_configuration_is_wrong_then_the_commands_say_it_in_a_line(tmp_path: Path) -> None:
+    site = tmp_path / "site.toml"
+    for text, words in {
+        "mode = 'slow'": f"error: {site}: mode: 'slow' is wrong: it should be 'memory' or 'durable'\n",
+        "[ring]\nsuspect_ms = 'x'": f"error: {site}: ring: Expected `int`, got `str` - at `$.suspect_ms`\n",
+    }.items():
+        site.write_text(f"group = 'g'\ninsecure = true\nbind = '127.0.0.1:0'\n{text}\n")
+        done = rsm("replica", "-c", str(site), "-m", MACHINE, "--log-level", "error")
+        assert (done.returncode != 0, done.stdout, done.stderr) == (True, "", words)
+    site.write_text("group = 'g'\ninsecure = true\n")
+    done = rsm("call", "get", "-c", str(site), "-m", MACHINE)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert f"{site}: founders: there are none" in done.stderr
+    done = rsm("init", str(tmp_path / "g"), "--group", "")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: group: '' is wrong: String should have at least 1 character\n",
+    )
+
+
 def test_when_a_replica_is_told_to_go_then_it_goes_in_order(
     group: tuple[Path, list["subprocess.Popen[str]"]],
 ) -> None:
@@ -163,7 +198,7 @@ def test_when_a_replica_is_asked_by_its_directory_then_it_answers_without_a_key_
 
 def test_when_the_log_is_to_be_quiet_or_for_people_then_it_is(tmp_path: Path) -> None:
     (address,) = free_addresses(1)
-    rsm("init", str(tmp_path / "g"), "--sites", address, "--memory", "--metrics-port", "0")
+    rsm("init", str(tmp_path / "g"), "--sites", address, "--memory", "--no-metrics")
     site = tmp_path / "g" / "site-1.toml"
     shown = {}
     for name, options in {"console": ("--log-format", "console"), "quiet": ("--log-level", "error")}.items():
@@ -175,14 +210,39 @@ def test_when_the_log_is_to_be_quiet_or_for_people_then_it_is(tmp_path: Path) ->
     assert shown["quiet"] == ""
 
 
+def test_when_a_result_has_no_place_in_json_then_it_is_shown_in_words(tmp_path: Path) -> None:
+    (address,) = free_addresses(1)
+    rsm("init", str(tmp_path / "g"), "--sites", address, "--memory", *QUIET)
+    site, machine = tmp_path / "g" / "site-1.toml", "tests.rsm.machines:Grid"
+    process = start(site, machine)
+    try:
+        assert first_line(process).startswith("ready")
+        done = rsm("call", "mark", "1", "2", "-c", str(site), "-m", machine)
+        assert (done.returncode, json.loads(done.stdout)) == (0, "{(1, 2): 1}"), done.stderr
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_when_a_group_is_made_then_each_site_has_a_port_for_metrics_unless_told_otherwise(
     tmp_path: Path,
 ) -> None:
     rsm("init", str(tmp_path / "g"))
-    rsm("init", str(tmp_path / "h"), "--metrics-port", "0")
+    rsm("init", str(tmp_path / "h"), "--no-metrics")
     ports = [tomllib.loads((tmp_path / "g" / f"site-{n}.toml").read_text())["metrics"] for n in (1, 2, 3)]
     assert ports == ["127.0.0.1:9401", "127.0.0.1:9402", "127.0.0.1:9403"]
     assert "metrics" not in (tmp_path / "h" / "site-1.toml").read_text()
+
+
+def test_when_groups_share_a_machine_then_their_metrics_do_not_meet(tmp_path: Path) -> None:
+    sites = {
+        "10.0.0.1:7401": "127.0.0.1:9401",
+        "127.0.0.2:7401": "127.0.0.2:9401",
+        "[::1]:65000": "[::1]:63000",
+    }
+    assert rsm("init", str(tmp_path / "g"), "--sites", ",".join(sites)).returncode == 0
+    for number, metrics in enumerate(sites.values(), 1):
+        assert ReplicaConfig.load(tmp_path / "g" / f"site-{number}.toml").metrics == metrics
 
 
 def test_when_nobody_is_named_then_the_status_is_refused() -> None:

@@ -152,3 +152,19 @@ class New(StateMachine):
 
 
 New.__name__ = "Old"
+
+
+class Grid(StateMachine):
+    """Its keys have no place in JSON."""
+
+    def __init__(self) -> None:
+        self.cells: dict[tuple[int, int], int] = {}
+
+    @command
+    def put(self, cells: dict[tuple[int, int], int]) -> None:
+        self.cells |= cells
+
+    @command
+    def mark(self, x: int, y: int) -> dict[tuple[int, int], int]:
+        self.cells[x, y] = 1
+        return self.cells

@@ -1,6 +1,7 @@
 """A state in a file, and founders' disks made of it."""
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -122,4 +123,19 @@ def test_when_saving_fails_then_the_file_that_was_there_stays(tmp_path: Path) ->
     with pytest.raises(RuntimeError):
         backup.save(file, "g", "here", broken(), replace=True)  # type: ignore[arg-type]
     assert file.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_when_two_save_to_one_file_at_once_then_it_is_one_of_the_two_and_whole(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    old, _ = lived()
+
+    def chunks() -> Iterator[bytes]:
+        first, *rest = old.snapshot()
+        yield first
+        backup.save(file, "g", "the other", old.snapshot(), replace=True)
+        yield from rest
+
+    backup.save(file, "g", "this", chunks(), replace=True)
+    assert backup.verify(file).header.source in {"this", "the other"}
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -1,16 +1,19 @@
 """Processes outside the group call its machine, whatever becomes of the replica they spoke to."""
 
 import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rsm.client import BlockingClient, Client, ClientConfig
-from rsm.errors import CommandFailed, InvalidCall, OutcomeUnknown, Rejected
+from rsm.errors import CommandFailed, InvalidCall, OutcomeUnknown, Rejected, RsmError
 from rsm.replica import Replica
-from tests.rsm.machines import Counter
+from tests.rsm.machines import Counter, Hoard
 from tests.rsm.test_replica import crash, group_of, play
 
 
@@ -113,18 +116,59 @@ def test_when_a_program_has_no_event_loop_then_it_can_call_from_any_thread() -> 
     play(main())
 
 
-def test_when_keys_are_used_then_only_who_has_them_is_heard(tmp_path: Path) -> None:
-    right, wrong = tmp_path / "right", tmp_path / "wrong"
+@contextmanager
+def silent_replica() -> Iterator[tuple[ClientConfig, socket.socket]]:
+    """Takes connections and says nothing; and what a client of it is to know."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(10)
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        yield ClientConfig(group="tested", replicas=(address,), insecure=True), listener
+
+
+def test_when_a_blocking_client_is_closed_then_calls_of_other_threads_end_and_nothing_is_left() -> None:
+    with silent_replica() as (config, listener), ThreadPoolExecutor(1) as pool:
+        client = BlockingClient(Hoard, config)
+        with client as hoard:
+            asked = pool.submit(hoard.length, bytes(200_000))
+            connection, _ = listener.accept()
+        with connection, pytest.raises(OutcomeUnknown, match="this client was closed"):
+            asked.result(timeout=10)
+        assert not asyncio.all_tasks(client._loop)
+        with pytest.raises(RsmError, match="this client was closed"):
+            hoard.count()
+
+
+def test_when_a_client_is_closed_while_it_asks_who_holds_a_slot_then_nobody_can_say() -> None:
+    async def main() -> None:
+        with silent_replica() as (config, listener):
+            async with (client := Client(Hoard, config)):
+                asked = asyncio.ensure_future(client.held(1, 0))
+                connection, _ = await asyncio.to_thread(listener.accept)
+            with connection:
+                assert await asyncio.wait_for(asked, 10) is None
+
+    play(main())
+
+
+@asynccontextmanager
+async def sealed_group(
+    directory: Path, machine: type[Any]
+) -> AsyncIterator[tuple[list[Replica[Any]], ClientConfig, ClientConfig]]:
+    """A group with a key; a client's configuration with that, and one with another."""
+    right, wrong = directory / "right", directory / "wrong"
     right.write_text("11" * 32)
     wrong.write_text("22" * 32)
+    async with group_of(machine, insecure=False, key_file=right) as replicas:
+        addresses = tuple(replica.address for replica in replicas)
+        config = ClientConfig(group="tested", replicas=addresses, key_file=right)
+        yield replicas, config, config.model_copy(update={"key_file": wrong})
 
+
+def test_when_keys_are_used_then_only_who_has_them_is_heard(tmp_path: Path) -> None:
     async def main() -> None:
-        async with group_of(Counter, insecure=False, key_file=right) as replicas:
-            addresses = tuple(replica.address for replica in replicas)
-            config = ClientConfig(group="tested", replicas=addresses, key_file=right)
+        async with sealed_group(tmp_path, Counter) as (replicas, config, stranger):
             async with Client(Counter, config) as counter:
                 assert await counter.add(3) == 3
-            stranger = config.model_copy(update={"key_file": wrong})
             async with Client(Counter, stranger) as counter:
                 with pytest.raises(OutcomeUnknown):
                     await counter.with_options(timeout=0.3).add(1)

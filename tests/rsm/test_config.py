@@ -87,6 +87,32 @@ def test_when_a_setting_is_wrong_then_the_file_and_the_setting_are_named(
     assert str(path) in str(refusal.value)
 
 
+def test_when_several_settings_are_wrong_then_each_has_a_line_that_says_where_what_and_what_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "site.toml"
+    path.write_text(
+        'founder = ["a:1"]\nmode = "slow"\nsnapshot_bytes = "much"\nfounders = [1]\ncolour = "red"\n'
+    )
+    monkeypatch.setenv("RSM_OUTSTANDING_MAX", "0")
+    with pytest.raises(ConfigurationError) as refusal:
+        ReplicaConfig.load(path)
+    lines = str(refusal.value).splitlines()
+    wrong = {
+        f"{path}: group: is missing",
+        f"{path}: founders.0: 1 is wrong: it should be a valid string",
+        f"{path}: mode: 'slow' is wrong: it should be 'memory' or 'durable'",
+        f"{path}: founder: there is no such setting; did you mean founders?",
+        "RSM_OUTSTANDING_MAX: outstanding_max: '0' is wrong: it should be greater than or equal to 1",
+    }
+    assert wrong < set(lines)
+    assert len(lines) == len(wrong) + 2
+    assert any(line.startswith(f"{path}: snapshot_bytes: 'much' is wrong") for line in lines)
+    assert any(
+        line.startswith(f"{path}: colour: there is no such setting; there are group,") for line in lines
+    )
+
+
 def test_when_the_file_or_the_key_is_missing_then_it_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be read"):
         ReplicaConfig.load(tmp_path / "nothing.toml")

@@ -15,7 +15,7 @@ from ordering.transports.bulk_tcp import BulkLimits
 from rsm import envelope
 from rsm.client import Client, ClientConfig
 from rsm.envelope import Announce, Checkpoint, Language
-from rsm.errors import CommandFailed, OutcomeUnknown
+from rsm.errors import CommandFailed, OutcomeUnknown, Refusal, Refused
 from rsm.far_calls import ANSWERS_MAX
 from rsm.methods import Catalogue
 from rsm.proxy import Proxy
@@ -23,7 +23,7 @@ from rsm.sessions import SessionLimits
 from rsm.transfer import CallWanted, Peer
 from tests.cli.test_replica import first_line, free_addresses, rsm, start
 from tests.rsm.machines import Echo, Hoard
-from tests.rsm.test_client import client_of
+from tests.rsm.test_client import client_of, sealed_group
 from tests.rsm.test_replica import group_of, play
 
 LARGE = 200_000
@@ -82,6 +82,55 @@ def test_when_a_call_is_more_than_is_allowed_then_it_is_refused_before_anything_
             with pytest.raises(MessageTooLarge, match="message_bytes_max"):
                 await echo.apply(b"x" * (1 << 20))
             assert await echo.apply(b"x" * 1_000_000) == b"x" * 1_000_000
+
+    play(main())
+
+
+@pytest.mark.parametrize("size", [100_000, 2_000_000])
+def test_when_a_call_is_more_than_the_replicas_allow_then_they_refuse_it_at_once(size: int) -> None:
+    """The client's own limit is above theirs; the larger call is more than they read of a question."""
+
+    async def main() -> None:
+        settings = {"message_bytes_max": 80_000}
+        async with (
+            group_of(Hoard, **settings) as replicas,
+            client_of(replicas, Hoard, message_bytes_max=4_000_000, ring={"call_ms": 5_000}) as hoard,
+        ):
+            for call in (hoard.measure, hoard.length):
+                with pytest.raises(
+                    Refused, match="message_bytes_max of this replica allows 80000"
+                ) as refusal:
+                    await call(bytes(size))
+                assert refusal.value.refusal is Refusal.TOO_LARGE
+            assert await hoard.measure(bytes(70_000)) == 70_000
+            assert await hoard.count() == 1
+
+    play(main())
+
+
+def test_when_a_replica_refuses_what_another_may_have_taken_then_the_outcome_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Replicas with different limits: the first is lost on the way, the second does not take so much."""
+
+    async def main() -> None:
+        async with group_of(Hoard) as replicas, (client := client_of(replicas, Hoard)) as hoard:
+            assert await hoard.measure(b"x") == 1
+            asked: list[str] = []
+            ask = client._far._ask
+
+            async def lost_once(address: str, *arguments: Any) -> Any:
+                asked.append(address)
+                answer = await ask(address, *arguments)
+                for replica in replicas:
+                    replica._desk.bytes_max = 80_000
+                return answer if len(asked) > 1 else None
+
+            monkeypatch.setattr(client._far, "_ask", lost_once)
+            with pytest.raises(OutcomeUnknown, match="may have been executed"):
+                await hoard.measure(bytes(LARGE))
+            assert len(asked) == 2
+            assert await hoard.count() == 2
 
     play(main())
 
@@ -251,20 +300,14 @@ def test_when_the_session_has_ended_then_a_large_call_opens_another() -> None:
 
 
 def test_when_keys_are_used_then_large_answers_are_for_those_who_have_them(tmp_path: Path) -> None:
-    right, wrong = tmp_path / "right", tmp_path / "wrong"
-    right.write_text("11" * 32)
-    wrong.write_text("22" * 32)
-
     async def main() -> None:
-        async with group_of(Hoard, insecure=False, key_file=right) as replicas:
-            addresses = tuple(replica.address for replica in replicas)
-            config = ClientConfig(group="tested", replicas=addresses, key_file=right)
+        async with sealed_group(tmp_path, Hoard) as (replicas, config, other):
             async with Client(Hoard, config) as hoard:
                 assert await hoard.make(LARGE) == bytes(LARGE)
-            stranger = Client(Hoard, config.model_copy(update={"key_file": wrong}))
+            stranger = Client(Hoard, other)
             patience = BulkLimits(handshake_ms=500)
             query = stranger._language.encode_query(stranger.catalogue.query("count").bind((), {}))
-            peer = Peer(addresses[0], stranger._keyring, group_id("tested"), 1, patience)
+            peer = Peer(replicas[0].address, stranger._keyring, group_id("tested"), 1, patience)
             assert await peer.ask(CallWanted(query)) is None
 
     play(main())

@@ -1,8 +1,7 @@
 """An operator's orders to replicas that run: done once however often asked for, refused where they harm."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 
@@ -14,24 +13,13 @@ from rsm.replica import Replica
 from rsm.transfer import Peer
 from tests.rsm.machines import Counter
 from tests.rsm.test_durable import play
+from tests.rsm.test_replica import group_of
 
 GROUP = "operated"
 
 
-@asynccontextmanager
-async def three() -> AsyncIterator[list[Replica[Counter]]]:
-    config = ReplicaConfig(group=GROUP, bind="127.0.0.1:0", insecure=True, ring={"orphan_ms": 2000})
-    replicas = [Replica(Counter, config) for _ in range(3)]
-    try:
-        for replica in replicas:
-            await replica.open()
-        founders = [replica.address for replica in replicas]
-        for replica in replicas:
-            replica.join(founders)
-        await asyncio.gather(*(replica.ready() for replica in replicas))
-        yield replicas
-    finally:
-        await asyncio.gather(*(replica.stop() for replica in replicas))
+def three() -> AbstractAsyncContextManager[list[Replica[Counter]]]:
+    return group_of(Counter, group=GROUP, ring={"orphan_ms": 2000})
 
 
 async def order(replica: Replica[Counter], given: Order) -> Outcome:

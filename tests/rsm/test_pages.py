@@ -175,3 +175,22 @@ def test_when_whoever_is_asked_locally_says_nothing_then_that_is_said(tmp_path: 
         with pytest.raises(ConnectionError):
             fetch_locally(path, "/status")
         closer.join()
+
+
+def test_when_the_next_process_is_there_before_the_last_is_gone_then_its_socket_stays(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        path = tmp_path / "s.sock"
+        last, following = Pages({}), Pages({"/hello": hello})
+        await last.listen_locally(path)
+        await following.listen_locally(path)
+        await last.close()
+        try:
+            assert path.exists()
+            assert await asyncio.to_thread(fetch_locally, path, "/hello", "x") == b"hello x\n"
+        finally:
+            await following.close()
+        assert not path.exists()
+
+    play(main())

@@ -132,7 +132,7 @@ def test_when_real_replicas_are_killed_under_load_then_their_rows_alone_show_ord
 ) -> None:
     addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]
     directory, recorded = tmp_path / "g", tmp_path / "recorded"
-    write_group(directory, addresses, "audited", durable=True, metrics_port=0)
+    write_group(directory, addresses, "audited", durable=True, metrics=False)
     sites = [directory / f"site-{number}.toml" for number in (1, 2, 3)]
     for site in sites:
         site.write_text(site.read_text() + f'recording = "{recorded}"\n')

@@ -13,13 +13,14 @@ from ordering.qos import MAJORITY
 from ordering.records import Entries, Entry, Ledger
 from ordering.views import SiteId
 from rsm.config import ReplicaConfig
-from rsm.envelope import Close, Language, encode
+from rsm.envelope import Close, Language, Unread, encode
 from rsm.errors import StateLost
 from rsm.logbook import blocks
 from rsm.methods import Catalogue
 from rsm.replaying import replay
+from rsm.state_machine import StateMachine
 from rsm.storage.looking import looking
-from tests.rsm.machines import Counter, Echo, Old
+from tests.rsm.machines import Counter, Echo, Grid, Old
 from tests.rsm.storage_kit import BEGAN, BOOT, GROUP, install, restored
 from tests.rsm.storage_kit import blocks as some_blocks
 from tests.rsm.test_durable import Cluster, play
@@ -59,7 +60,7 @@ def test_when_a_log_is_replayed_then_the_state_is_the_replicas(tmp_path: Path, s
 # -- in words ------------------------------------------------------------------------------------
 
 
-def told(machine: type[Counter] | type[Old] | type[Echo], *messages: bytes) -> list[tuple[str, str, object]]:
+def told(machine: type[StateMachine], *messages: bytes) -> list[tuple[str, str, object]]:
     ledger = Ledger()
     order = Order(1, 1, SiteId(1), SiteId(1), (Run(SiteId(1), 1, len(messages)),), time=10**18)
     ledger.apply((BEGAN, Entries((Entry(order, (Batch(SiteId(1), BOOT, 1, MAJORITY, messages),)),))))
@@ -87,6 +88,28 @@ def test_when_messages_are_told_then_each_kind_has_its_words() -> None:
     assert told(Old, counter.encode(7, 1, 0, subtract)) == [("command", "", ["subtract", 5])]
     echo = Language(Catalogue(Echo))
     assert told(Echo, echo.encode(7, 1, 0, b"\x00\xff")) == [("command", "apply", ["AP8="])]
+
+
+@pytest.mark.parametrize(
+    ("sent", "shown"),
+    [
+        (b"\x81\xc0\x01", "{None: 1}"),
+        (b"\x81\x91\x01\x02", "{(1,): 2}"),
+        (b"\x81\x81\x01\x02\x03", "8181010203"),  # a key that is a map
+        (b"\xa1\xff", "a1ff"),  # a text in no encoding of ours
+    ],
+)
+def test_when_somebody_has_sent_what_is_no_command_then_the_log_is_told_all_the_same(
+    sent: bytes, shown: str
+) -> None:
+    message = encode(Unread(7, 1, 0, msgspec.Raw(sent)))
+    assert told(Counter, message) == [("command", "", shown)]
+
+
+def test_when_an_argument_has_no_place_in_json_then_it_is_told_in_words() -> None:
+    catalogue = Catalogue(Grid)
+    message = Language(catalogue).encode(7, 1, 0, catalogue.command("put").bind(({(1, 2): 3},), {}))
+    assert told(Grid, message) == [("command", "put", "{'cells': {(1, 2): 3}}")]
 
 
 def test_when_a_view_change_erases_what_was_shown_then_following_says_so(

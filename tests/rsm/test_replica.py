@@ -186,6 +186,35 @@ def test_when_a_replica_has_another_machine_then_it_halts_and_says_so() -> None:
     play(main())
 
 
+def test_when_founders_have_different_machines_then_who_halts_says_why_and_shows_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        replicas: list[Replica[Any]] = [Replica(each, config()) for each in (Counter, Counter, Old)]
+        try:
+            for replica in replicas:
+                await replica.open()
+            for replica in replicas:
+                replica.join([each.address for each in replicas])
+            endings = [asyncio.ensure_future(replica.ended()) for replica in replicas]
+            done, rest = await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
+            for ending in rest:
+                ending.cancel()
+            for ending in done:
+                with pytest.raises(MismatchedMachine, match="start it with the machine of its group"):
+                    await ending
+        finally:
+            for replica in replicas:
+                await replica.stop()
+
+    play(main())
+    errors = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert errors
+    for record in errors:
+        assert "MismatchedMachine" in record.getMessage()
+        assert record.exc_info is None
+
+
 def test_when_too_much_is_outstanding_then_a_call_is_refused_at_once() -> None:
     async def main() -> None:
         async with group_of(Counter, outstanding_max=10) as (replica, *_):
