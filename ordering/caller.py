@@ -322,6 +322,12 @@ class Caller:
             self._close(number)
             self._out.append(CallFailed(number, failure, self.view))
 
+    def _fail_bound(self, view: ViewId) -> None:
+        """Nobody is in that view: what waits behind would have to ask everybody for the same answer."""
+        for parcel in list(self._parcels.values()):
+            if parcel.request.view == view:
+                self._fail(parcel, CallFailure.OTHER_VIEW)
+
     def _close(self, number: int) -> _Parcel | None:
         """The call needs nothing more."""
         parcel = self._of.pop(number, None)
@@ -419,7 +425,7 @@ class Caller:
                     parcel.behind += 1
                     everyone = BEHIND_ROUNDS * len(self.addresses)
                     if bound is not None and (bound < packet.directory.view or parcel.behind > everyone):
-                        self._fail(parcel, CallFailure.OTHER_VIEW)
+                        self._fail_bound(bound)
                     elif bound is not None:  # the member is behind, or the view's chain has ended
                         self._go_on_elsewhere()
                         self._wait(self.rtt.rto)

@@ -41,7 +41,7 @@ def bring_back(engine: "Engine", ledger: Ledger) -> None:
         site.queue.fork = commitment.fork
         site.parents = list(commitment.parents)
         engine.recovery.resume(commitment.instance)
-    site.note_addresses()
+    site.note_addresses(*(view for _, view in site.queue.views))
     engine.detection.enter_epoch()
     engine.fork.start()
     engine.removal.start()

@@ -156,11 +156,13 @@ class Site:
         self.note_addresses()
         self.forget_strangers()
 
-    def note_addresses(self) -> None:
-        """Remember where members are, also after they have gone: they may need a last answer."""
-        for member in self.view.members:
-            self.addresses.pop(member.site, None)
-            self.addresses[member.site] = member.address
+    def note_addresses(self, *earlier: View) -> None:
+        """Remember where members are, also after they have gone: they may need a last answer, and of a change
+        that is not settled the quorum before it may need them (R5)."""
+        for view in (*earlier, self.view):
+            for member in view.members:
+                self.addresses.pop(member.site, None)
+                self.addresses[member.site] = member.address
         while len(self.addresses) > ADDRESSES_MAX:
             del self.addresses[next(iter(self.addresses))]
 

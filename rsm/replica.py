@@ -53,7 +53,7 @@ from ordering.packets import Call
 from ordering.records import Record
 from ordering.transports.bulk_tcp import BulkServer, BulkStream
 from ordering.views import Member
-from rsm import envelope, operations, transfer
+from rsm import envelope, operations, repetitions, transfer
 from rsm.calls import Call as OwnCall
 from rsm.calls import Calls
 from rsm.channels import open_channels
@@ -320,7 +320,7 @@ class Replica(Generic[M]):
                 self._spawn(self._transfer(notice))
             case CallRepeated(call, message):
                 self._apply()  # what was delivered before it, in this very list
-                self._answer_again(call, message)
+                self._spawn(self._answer_again(call, message))
             case ReadReady(numbers):
                 self._reads.ready(numbers)
             case HoldersKnown():
@@ -411,24 +411,13 @@ class Replica(Generic[M]):
         assert self._group is not None
         self._group.handle(ReplyRequested(tuple(map(fitting, replies))))
 
-    def _answer_again(self, call: Call, message: bytes) -> None:
-        """What was executed has its reply in the session. A query is read once more: where in the order it
-        was is not known here, and this replica may be far behind that."""
-        read = self._language.decode(message)
-        if type(read) is self._language.ask:
-            self._spawn(self._read_again(call, read.query))
-            return
-        session, number = getattr(read, "session", 0), getattr(read, "number", 0)
-        kept = self.executor.sessions.reply_to(session, number) if number and self._intake.ready else None
-        if kept is not None:
-            self._reply([Reply(call, kept.ts, kept.reply)])
-
-    async def _read_again(self, call: Call, query: msgspec.Struct) -> None:
+    async def _answer_again(self, call: Call, message: bytes) -> None:
         try:
-            answer = await self.read(query)
+            answer = await repetitions.answer_again(message, self, self._language)
         except (NoPrimary, NotMember):
             return  # whoever asked asks again, elsewhere
-        self._reply([Reply(call, answer.ts, answer.reply)])
+        if answer is not None:
+            self._reply([Reply(call, answer.ts, answer.reply)])
 
     async def _rejoin(self) -> None:
         """As a new member, with an empty memory and an empty disk: the state comes from the others."""
@@ -655,6 +644,10 @@ class Replica(Generic[M]):
         if self._group is None or self._group.is_over:
             raise NotMember("this replica is no member of its group now")
         self._group.handle(asked)
+
+    def caught_up(self) -> "asyncio.Future[None]":
+        """Done when all that is final by now is executed here."""
+        return self._read()
 
     async def read(self, query: msgspec.Struct) -> Answer:
         """A client's query, from a state that misses nothing."""

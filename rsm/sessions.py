@@ -63,6 +63,9 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._open)
 
+    def has(self, session: int) -> bool:
+        return session in self._open
+
     def open(self, ts: int, time: int) -> int:
         self.expire(time)
         if len(self._open) >= self.limits.sessions_max:

@@ -239,3 +239,28 @@ def test_when_a_fork_names_an_earlier_boot_then_the_later_one_takes_part_with_it
     stage.until(lambda: all(sites[a].epoch > 2 for a in forking), "the fork is decided")
     stage.finish()
     assert {tuple(texts(stage, address)) for address in forking} == {("of the later boot",)}
+
+
+def test_when_all_restart_in_a_removal_then_the_voter_that_goes_is_asked_as_long_as_it_is_needed() -> None:
+    """Three of four voters held the removal of the fourth; one of them lost its disk. Whether that many held
+    it nobody remembers, so the majority before it is needed again, and that has the fourth in it (R5)."""
+    stage = Stage.born(4, durable=1)
+    stage.submit("s1", "before")
+    stage.run(SECOND)
+    stage.cluster.crash("s4")
+    stage.until(lambda: len(stage.process("s1").engine.site.view.ring) == 3, "s4 is out of the ring")
+    stage.run(SECOND)
+    stage.remove("s4", at="s1")
+    stage.until(
+        lambda: all(len(stage.process(a).engine.site.view.electorate) == 3 for a in ("s1", "s2", "s3")),
+        "s4 is removed",
+    )
+    stage.run(20 * MS)
+    for address in ("s1", "s2", "s3"):
+        stage.cluster.crash(address)
+    for address in ("s1", "s2", "s4"):
+        stage.cluster.restart(address)
+    epoch = stage.process("s1").engine.site.epoch
+    stage.until(lambda: stage.process("s1").engine.site.epoch > epoch, "the others go on")
+    stage.submit("s1", "after")
+    stage.until(lambda: "after" in texts(stage, "s2"), "s2 delivers it")

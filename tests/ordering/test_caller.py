@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from ordering.caller import Caller, CallerEffect, CallRequested
+from ordering.caller import BEHIND_ROUNDS, Caller, CallerEffect, CallRequested
 from ordering.config import MS, Config
 from ordering.effects import (
     Accepted,
@@ -272,6 +272,24 @@ def test_when_the_member_is_behind_the_view_of_a_bound_call_then_another_is_aske
     desk.hear(refusal(Refusal.OTHER_VIEW, 1, directory=Directory(ViewId(2, 1), ("s2", "s3"))))
     assert list(desk.caller.outstanding) == [1]
     assert target(desk.wait()) != first
+
+
+def test_when_nobody_is_in_the_view_of_a_bound_call_then_all_that_are_bound_to_it_fail() -> None:
+    """Its chain has ended. Each by itself would ask everybody in turn."""
+    desk = Desk()
+    for message in (b"a", b"b", b"c"):
+        desk.call(message, view=ViewId(3, 0))
+    desk.call(b"d")
+    failed: list[CallFailed] = []
+    for _ in range(1 + BEHIND_ROUNDS * len(desk.caller.addresses)):
+        assert not failed
+        effects = desk.hear(refusal(Refusal.OTHER_VIEW, 1, directory=Directory(ViewId(2, 1), ("s2", "s3"))))
+        failed = [effect for effect in effects if isinstance(effect, CallFailed)]
+        desk.wait()
+    assert [(each.number, each.failure) for each in failed] == [
+        (n, CallFailure.OTHER_VIEW) for n in (1, 2, 3)
+    ]
+    assert desk.caller.outstanding == (4,)
 
 
 def test_when_a_member_has_no_majority_then_another_is_asked_soon() -> None:

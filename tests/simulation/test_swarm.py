@@ -53,6 +53,10 @@ def pinned(**settings: Any) -> Plan:
         Plan(seed=1042, reads=True, retire=False),
         # One event brings a site through several views, and holders are told in between.
         Plan(seed=335, discipline="sequencer"),
+        # All restart while a voter is being removed, one without its disk: the one that goes is needed again.
+        Plan(seed=731),
+        # Calls are bound to a view whose chain has ended.
+        Plan(seed=1060),
         # A boot that is named in slots which a laggard lacks is fenced, and taken for a disk that went back.
         Plan(seed=36, sites=3, discipline="sequencer", seconds=8, durable=True, reads=True, retire=True),
         # Who accepts and decides in one moment has held all before, though nobody sees it.
