@@ -4,6 +4,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Annotated, Final
 
@@ -88,6 +89,8 @@ def export(
     except FileExistsError:
         refuse(f"{file} is there already; name another file")
     except OSError as error:
+        with suppress(OSError):
+            file.unlink()  # half of it is of no use, and in the way of the next try
         refuse(f"{file}: {error.strerror}", 1)
     typer.echo(f"{file}: {count} blocks, of a log from slot {_begin(ledger)} to {ledger.end}")
 

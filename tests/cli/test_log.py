@@ -1,15 +1,21 @@
 """`rsm log`: what is in the log of a replica that runs, was killed, or goes on while one looks."""
 
+import errno
 import json
+import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from tests.cli.groups import MACHINE, ROOT, SECONDS, rsm, running_group
+import pytest
+
+import cli.log
+from tests.cli.groups import MACHINE, ROOT, SECONDS, rsm, running_group, until
 
 Block = dict[str, Any]
 
@@ -27,8 +33,14 @@ def commands(blocks: list[Block]) -> list[tuple[str, object]]:
     return [(each["method"], each["arguments"]) for each in requests.values()]
 
 
+def write_to_a_full_disk(target: IO[str], found: Iterable[object], output: str) -> int:
+    target.write("half of a ")
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def test_when_a_log_is_exported_then_it_has_every_command_whether_the_replica_runs_or_not(
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with running_group(tmp_path) as group:
         group.call("add", 5)
@@ -44,13 +56,22 @@ def test_when_a_log_is_exported_then_it_has_every_command_whether_the_replica_ru
         group.kill(2)
         assert commands(exported(group.config(2))) == wanted
         group.call("add", 1)
-        text = rsm("log", "tail", "-c", group.config(1), "-n", 100).stdout
+
+        def tail() -> str:
+            return rsm("log", "tail", "-c", group.config(1), "-n", 100).stdout
+
+        until(lambda: "is out of the ring" in tail())  # the call may have been answered before that
+        text = tail()
         assert f"{group.addresses[1]} " in text
-        assert "is out of the ring" in text
         assert "subtract" not in text  # without a machine nothing of the contents is shown
         group.start(2)
         assert group.call("get") == 4
         file = tmp_path / "log.jsonl"
+        with monkeypatch.context() as full:
+            full.setattr(cli.log, "_write", write_to_a_full_disk)
+            failed = rsm("log", "export", file, "-c", group.config(1))
+            assert failed.returncode == 1
+            assert "No space left" in failed.stderr
         assert rsm("log", "export", file, "-c", group.config(1)).returncode == 0
         again = rsm("log", "export", file, "-c", group.config(1))
         assert again.returncode == 2
