@@ -132,6 +132,7 @@ def _view_of(status: ReplicaStatus) -> tuple[int, ...]:
 def fitting_table(console: Console, titles: list[str], rows: Iterable[list[str]]) -> Table:
     """As many columns, from the left, as the terminal has room for: a cut address tells nothing."""
     rows = [row + [""] * (len(titles) - len(row)) for row in rows]
+    unbounded = console.options.update(max_width=10_000)  # else what is too wide measures as wide as there is
     count = len(titles)
     while True:
         table = Table()
@@ -139,6 +140,6 @@ def fitting_table(console: Console, titles: list[str], rows: Iterable[list[str]]
             table.add_column(title, no_wrap=True)
         for row in rows:
             table.add_row(*row[:count])
-        if count == 1 or console.measure(table).maximum <= console.width:
+        if count == 1 or console.measure(table, options=unbounded).maximum <= console.width:
             return table
         count -= 1
