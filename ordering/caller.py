@@ -422,11 +422,13 @@ class Caller:
             case Refusal.OTHER_VIEW:
                 for parcel in parcels.values():
                     bound = parcel.request.view
+                    if bound is None or not parcel.open:
+                        continue
                     parcel.behind += 1
                     everyone = BEHIND_ROUNDS * len(self.addresses)
-                    if bound is not None and (bound < packet.directory.view or parcel.behind > everyone):
+                    if bound < packet.directory.view or parcel.behind > everyone:
                         self._fail_bound(bound)
-                    elif bound is not None:  # the member is behind, or the view's chain has ended
+                    else:  # the member is behind, or the view's chain has ended
                         self._go_on_elsewhere()
                         self._wait(self.rtt.rto)
             case Refusal.NO_PRIMARY:

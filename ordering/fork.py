@@ -72,6 +72,11 @@ class Fork:
                 "fork: this site reaches a majority of its voters; a fork would split a living group."
                 " Stop the sites that must not go on, or REMOVE them"
             )
+        if self.site.is_behind_its_state:
+            raise MembershipError(
+                f"fork: the state here is of slot {self.site.state_ts}, and the log ends at"
+                f" {self.site.queue.frontier}; a fork would give the slots between anew. Fork at another site"
+            )
         self.forced = True
         self.site.arm(Timer.FORK, 1)
 
@@ -93,6 +98,8 @@ class Fork:
     def is_orphan(self) -> bool:
         site = self.site
         if site.outside or not site.epoch or site.me not in site.view.electorate or self._has_majority():
+            return False
+        if site.is_behind_its_state:  # what it lacks may be had from those it has lost, and only from them
             return False
         since = max(self._well_at, self._entered_at)
         return self.forced or (

@@ -132,7 +132,7 @@ class Ledger:
         self.entries: dict[int, Entry] = {}  # by first slot, in order
         self.end = 0  # last slot of the last entry, or of the base
         self.commitment: Commitment | None = None
-        self.transferred = False
+        self.transferred = 0  # the slot of the last state that was taken over
         self.claims: dict[SiteId, Claim] = {}
 
     @property
@@ -186,8 +186,8 @@ class Ledger:
                 self.base, self.departed = position, departed
                 for ts in [ts for ts, e in self.entries.items() if e.order.last_ts <= position.ts]:
                     del self.entries[ts]
-            case Transferred():
-                self.transferred = True
+            case Transferred(ts):
+                self.transferred = max(self.transferred, ts)
             case Heard(claims):
                 self.claims.update(claims)
 

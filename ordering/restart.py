@@ -87,6 +87,7 @@ def _restore(site: Site, ledger: Ledger) -> None:
         site.epoch = entry.order.epoch
     queue.known_end = queue.frontier
     site.synced = queue.frontier
+    site.state_ts = ledger.transferred
     installs = [ts for ts, view in queue.views if view.id.revision == 0 and ts in queue.blocks]
     base = 0 if ledger.base is None else ledger.base.ts
     site.stability.majority = max([base, *installs])

@@ -65,6 +65,7 @@ class Site:
         self.fenced = False
         self.delivered = 0  # last slot up to which everything was handed to the application
         self.told_view: View | None = None  # the last view it was told of: always one that a majority holds
+        self.state_ts = 0  # of the last state that was taken over; the log may not have come that far
         self.synced = 0  # last slot of this epoch's log that is on the disk; durable mode only
         self.parents: list[Parent] = []  # the chains we left for a fork that is not decided yet
         self.retiring = False  # it is to be stopped: it takes no work, and asks out of the ring
@@ -105,6 +106,11 @@ class Site:
     @property
     def in_ring(self) -> bool:
         return self.me in self.view.ring
+
+    @property
+    def is_behind_its_state(self) -> bool:
+        """R9: the application has slots of this chain that the log has not: no other may give them anew."""
+        return self.queue.frontier < self.state_ts
 
     @property
     def unnamed(self) -> bool:

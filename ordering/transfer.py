@@ -63,13 +63,14 @@ class Transfer:
     def take(self, ts: int) -> Position | None:
         """The state at ``ts`` is here. Returns the position to go on from, if there is a gap to leap."""
         position = self.wanted
-        if position is None:
-            return None
-        if ts < position.ts:
+        if position is not None and ts < position.ts:
             raise MembershipError(
                 f"ts: the state at {ts} is older than slot {position.ts}, where the log of the others"
                 " begins; transfer it again from a donor that has delivered that slot"
             )
+        self.site.state_ts = max(self.site.state_ts, ts)
+        if position is None:
+            return None
         self.wanted = None
         return position if self._is_ahead(position) else None
 

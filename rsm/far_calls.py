@@ -25,10 +25,10 @@ from ordering.errors import OrderingError
 from ordering.events import Reply
 from ordering.multirpc import REPLY_BYTES_MAX
 from ordering.transports.bulk_tcp import BulkLimits, BulkStream
+from rsm import repetitions
 from rsm.calls import Call, Calls
 from rsm.envelope import FETCH, REFUSED, Language, Unread, call_too_large, too_large
 from rsm.errors import OutcomeUnknown, Refusal, RsmError
-from rsm.executor import Executor
 from rsm.logs import logger
 from rsm.quality import Held
 from rsm.sessions import Answer
@@ -71,18 +71,10 @@ def fitting(reply: Reply) -> Reply:
 # -- at a replica --------------------------------------------------------------------------------
 
 
-class Host(Protocol):
+class Host(repetitions.Host, Protocol):
     """What a replica must have to answer for."""
 
-    @property
-    def executor(self) -> Executor: ...
-
-    @property
-    def is_serving(self) -> bool: ...
-
     def when_applied(self, ts: int) -> "asyncio.Future[None]": ...
-
-    async def read(self, query: msgspec.Struct) -> Answer: ...
 
     def forward(self, message: bytes) -> Call: ...
 

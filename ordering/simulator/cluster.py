@@ -132,7 +132,7 @@ class Cluster:
         self.processes[address] = process
         if isinstance(event, Restarted):
             process.replica.restore(disk.snapshot)
-            process.has_state = disk.ledger.transferred
+            process.has_state = disk.ledger.transferred > 0
         for listener in self.checkers:
             listener.on_start(process, self.clock.now)
         self.set_clock(process)

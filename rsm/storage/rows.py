@@ -66,12 +66,12 @@ class Part(IntEnum):
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
-    """Which chain the site is in, and whether a learner has the state."""
+    """Which chain the site is in, and the slot of the last state that it took over; 0: of none."""
 
     chain: int
     descent: Descent
     chains: Chains
-    transferred: bool
+    transferred: int
 
 
 class Base(msgspec.Struct, frozen=True, array_like=True):
@@ -211,10 +211,10 @@ class StoredPlace(Twin, frozen=True):
     chain: WireSite
     descent: WireDescent
     chains: tuple[tuple[WireCount, WireSite], ...]
-    transferred: bool
+    transferred: bool | WireCount  # once it was only said whether there was one
 
     def original(self) -> Place:
-        return Place(self.chain, self.descent.original(), self.chains, self.transferred)
+        return Place(self.chain, self.descent.original(), self.chains, int(self.transferred))
 
 
 class StoredBase(Twin, frozen=True):

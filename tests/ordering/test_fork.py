@@ -62,6 +62,24 @@ def test_when_fewer_than_the_minimum_are_left_then_they_wait(minimum_size: int, 
     )
 
 
+def test_when_a_state_is_ahead_of_the_log_then_its_site_goes_into_no_fork_before_it_has_that_log() -> None:
+    """The new chain would give slots anew that the application has passed."""
+    stage = Stage.born(3, minimum_size=1)
+    stage.submit("s1", "once")
+    stage.run(SECOND)
+    site = stage.process("s1").engine.site
+    site.state_ts = site.queue.frontier + 3
+    for address in ("s2", "s3"):
+        stage.cluster.crash(address)
+    before = site.chain
+    stage.run(20 * SECOND)
+    assert (site.chain, site.epoch) == (before, 1)
+    with pytest.raises(MembershipError, match="the state here is of slot"):
+        stage.force("s1")
+    site.state_ts = site.queue.frontier
+    stage.until(lambda: site.chain != before and not site.fenced, "it goes on alone")
+
+
 def test_when_a_member_of_the_fork_dies_in_it_then_the_rest_fork_again() -> None:
     stage = Stage.born(7, minimum_size=2, orphan_ms=2000)
     for address in ("s1", "s2", "s3", "s4"):

@@ -34,28 +34,19 @@ def dies_instead_of_answering(replica: Replica[Any], monkeypatch: pytest.MonkeyP
     return asyncio.ensure_future(die())
 
 
-def test_when_the_replica_that_opened_a_session_dies_before_it_says_so_then_the_client_gets_another(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("before", [0, 1], ids=["opens a session", "executes a command"])
+def test_when_a_replica_dies_before_it_says_what_it_did_then_the_client_hears_it_from_another(
+    before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The first call of a client opens its session. What was executed is not executed again."""
+
     async def main() -> None:
         async with group_of(Counter) as replicas, client_of(replicas) as counter:
+            for number in range(before):
+                assert await counter.add(1) == number + 1
             dying = dies_instead_of_answering(holder_of(replicas), monkeypatch)
             async with asyncio.timeout(SECONDS):
-                assert await counter.add(1) == 1
-                await dying
-
-    play(main())
-
-
-def test_when_a_command_was_executed_and_nobody_said_so_then_it_is_not_executed_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def main() -> None:
-        async with group_of(Counter) as replicas, client_of(replicas) as counter:
-            assert await counter.add(1) == 1
-            dying = dies_instead_of_answering(holder_of(replicas), monkeypatch)
-            async with asyncio.timeout(SECONDS):
-                assert await counter.add(1) == 2
+                assert await counter.add(1) == before + 1
                 await dying
 
     play(main())

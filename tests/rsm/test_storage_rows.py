@@ -55,7 +55,7 @@ PARTS: dict[Part, st.SearchStrategy[Value]] = {
     Part.TIP: st.builds(Tip, counts, counts, counts, hashes, hashes, hashes, hashes, st.booleans()),
     Part.BEGAN: st.none() | st.builds(Began, sites, ids, descents, forks, counts, counts, pairs),
     Part.PLACE: st.builds(
-        Place, ids, descents, st.lists(st.tuples(counts, ids), max_size=3).map(tuple), st.booleans()
+        Place, ids, descents, st.lists(st.tuples(counts, ids), max_size=3).map(tuple), counts
     ),
     Part.BASE: st.builds(Base, st.none() | positions(), pairs),
     Part.COMMITMENT: st.none()
@@ -122,3 +122,13 @@ def test_when_anything_before_a_row_differs_then_its_hash_differs(
         one.ljust(20) == two.ljust(20)
     )
     assert checksum(one, body) == checksum(one + body)
+
+
+@pytest.mark.parametrize("said", [False, True])
+def test_a_disk_that_only_says_whether_a_state_was_taken_over_is_read(said: bool) -> None:
+    place = Place(7, Descent(7, 0), (), said)  # True is 1 in Python, and true on the disk
+    body = encode_part(place)
+    assert body[-1] in (0xC2, 0xC3)
+    read = decode_part(Part.PLACE, body)
+    assert isinstance(read, Place)
+    assert read.transferred is int(said)

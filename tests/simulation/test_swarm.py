@@ -55,6 +55,8 @@ def pinned(**settings: Any) -> Plan:
         Plan(seed=335, discipline="sequencer"),
         # All restart while a voter is being removed, one without its disk: the one that goes is needed again.
         Plan(seed=731),
+        # A site that has a state beyond its log loses the others, and must not go on alone.
+        Plan(seed=2818),
         # Calls are bound to a view whose chain has ended.
         Plan(seed=1060),
         # A boot that is named in slots which a laggard lacks is fenced, and taken for a disk that went back.
