@@ -346,7 +346,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a caller does not hear refusals",
         "a refused call must be taken elsewhere, or its caller waits for nothing",
         "ordering.caller:Caller._on_refusal",
-        "if bound is not None and (bound < packet.directory.view or parcel.behind > everyone):",
+        "if bound < packet.directory.view or parcel.behind > everyone:",
         "if False:",
     ),
     Mutant(
