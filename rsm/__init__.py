@@ -35,6 +35,7 @@ from rsm.errors import (
     RsmError,
     StateLost,
 )
+from rsm.feeds import Feed
 from rsm.locks import Grant
 from rsm.proxy import Consistency, DetailedProxy, Fresh, Proxy, Result
 from rsm.replica import Replica
@@ -50,6 +51,7 @@ __all__ = [
     "Consistency",
     "Context",
     "DetailedProxy",
+    "Feed",
     "Fresh",
     "Grant",
     "GroupView",

@@ -250,6 +250,16 @@ class StateMachine:
     def on_view(self, view: GroupView) -> None:
         """Ring or electorate have changed, in order with the commands."""
 
+    def alarm(self) -> int | None:
+        """When, in the group's time (``context.time_ns``), time alone is to change the state; None: never.
+        It is asked after each command."""
+        return None
+
+    def on_alarm(self) -> None:
+        """The time of ``alarm`` has come, in order with the commands: before the first message whose slot is
+        not earlier. An idle group orders such a slot by itself. It should do a bounded amount of work; if
+        ``alarm`` is still not later than now, it is called again at the next message."""
+
     @detached
     def snapshot(self) -> Iterable[bytes]:
         """The state as bytes, in chunks. It must not depend on the process: no order of a set, no address.

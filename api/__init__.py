@@ -1,0 +1,1 @@
+"""The HTTP facade of the key-value store (``docs/http.md``)."""

@@ -1,0 +1,1 @@
+"""Applications: state machines that come with rsm."""
