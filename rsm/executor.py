@@ -35,6 +35,7 @@ MESSAGE_MAX: Final = 1000  # characters of an exception's text
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]{6,}")
 _HEADER: Final = Layout(">I")
 _HEADER_MAX: Final = 1 << 30
+NEVER: Final = (1 << 63) - 1  # an alarm that does not go off
 
 _UNREADABLE: Final = REFUSED[Refusal.UNREADABLE]
 _DONE: Final = envelope.encode_reply(envelope.OkEncoded(None))
@@ -81,6 +82,9 @@ class Executor:
         self._checkpoint_at = CHECKPOINT_SLOTS
         self._recent: deque[tuple[list[int], Sequence[bytes | int]]] = deque()
         self.defects: dict[str, int] = {}  # exceptions that commands raised here, by method and type
+        self._has_alarm = type(machine).alarm is not StateMachine.alarm
+        self.alarm_at = NEVER
+        self._set_alarm()
 
     @property
     def applied(self) -> int:
@@ -121,6 +125,10 @@ class Executor:
         slots: list[int] = []
         for ts, message in enumerate(messages, first):
             context.timestamp = ts
+            if time >= self.alarm_at:
+                self._result("on_alarm", self.machine.on_alarm)
+                self._failure = b""
+                self._set_alarm()
             read = decode(message)
             kind = type(read)
             if (kind is execute or kind is Unread) and group.version:
@@ -128,6 +136,8 @@ class Executor:
                 if isinstance(found, Session):
                     context.session = read.session
                     reply = self._execute(read.command) if kind is execute else self._read_older(read)
+                    if self._has_alarm:
+                        self._set_alarm()
                     if len(reply) > most:
                         reply = envelope.too_large(len(reply), most)
                     found.keep(read.number, ts, reply)
@@ -148,6 +158,16 @@ class Executor:
         if slots:
             large = len(results) > RESULT_KEPT * len(slots)
             self._recent.append((slots, list(map(google_crc32c.value, executed)) if large else executed))
+
+    def _set_alarm(self) -> None:
+        """When is the machine to be woken? One that cannot say is not."""
+        if self._has_alarm:
+            try:
+                at = self.machine.alarm()
+            except Exception as error:  # noqa: BLE001 - a defect of the machine, alike at every replica
+                self._failed("alarm", error)
+                self._failure, at = b"", None
+            self.alarm_at = NEVER if at is None else at
 
     def _apply_other(self, read: Any, ts: int, source: SiteId, *, is_call: bool) -> bytes:
         match read:
@@ -204,6 +224,7 @@ class Executor:
         context.timestamp, context.time_ns = ts, group.time
         self._result("on_view", lambda: self.machine.on_view(GroupView.of(ts, chain, view)))
         self._failure = b""
+        self._set_alarm()
 
     # -- commands --------------------------------------------------------------------------------
 
@@ -401,6 +422,7 @@ class Executor:
         except Exception as error:
             raise StateLost(f"{self.catalogue.name}.restore: {type(error).__name__}: {error}") from error
         self._adopt()
+        self._set_alarm()
 
 
 def opened(chunks: Iterable[bytes]) -> tuple[Group, Iterator[bytes]]:

@@ -54,6 +54,7 @@ from ordering.records import Record
 from ordering.transports.bulk_tcp import BulkServer, BulkStream
 from ordering.views import Member
 from rsm import envelope, operations, repetitions, transfer
+from rsm.alarms import AlarmClock
 from rsm.calls import Call as OwnCall
 from rsm.calls import Calls
 from rsm.channels import open_channels
@@ -109,6 +110,7 @@ class Replica(Generic[M]):
         self._bulk: BulkServer
         self._calls: Calls
         self._locks: Locks
+        self._alarm: AlarmClock
         self._reads: Reads
         self._holders: Holders
         self._group: Group | None = None
@@ -182,6 +184,7 @@ class Replica(Generic[M]):
         self._reads = Reads(self._ask_read, loop)
         self._holders = Holders(self._ask_holders, loop)
         self._locks = Locks(self._tell_lock, loop)
+        self._alarm = AlarmClock(self._order_a_slot, loop)
 
     @property
     def address(self) -> str:
@@ -390,6 +393,7 @@ class Replica(Generic[M]):
                 self._spawn(self._handover.save_now(intake, disk, self._group))
         if intake.is_current:
             self._reads.end()
+        self._alarm.set(self.executor.alarm_at, first=self._watch.is_handler(me))
         self._applied.reached(self.executor.applied)
 
     def _resume(self, intake: Intake) -> None:
@@ -449,6 +453,7 @@ class Replica(Generic[M]):
         self._reads.fail(error)
         self._locks.interrupted()
         self._holders.interrupted()
+        self._alarm.stop()
         self._applied.cancel()
 
     def _fail(self, error: Exception) -> None:
@@ -613,6 +618,10 @@ class Replica(Generic[M]):
         if self._group is None:
             raise NotMember("this replica has joined no group")
         return self._group.submit(messages).first_seq
+
+    def _order_a_slot(self) -> None:
+        if self.is_serving and not self._stopping:
+            self._calls.mention(envelope.BARRIER)
 
     def _tell_lock(self, event: LockRequested | LockReleased) -> None:
         if self._group is None or self._group.is_over:

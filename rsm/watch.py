@@ -298,7 +298,7 @@ class Watch:
             window_bytes=0 if engine is None else engine.window.bytes,
             token="" if token == NO_SITE else f"{token:x}",
             token_address=places[token].address if token in places else "",
-            handler=self.view is not None and handler_holder(self.view, HANDLER) == me,
+            handler=self.is_handler(me),
             log_bytes=own.log_bytes,
             snapshot=_snapshot(disk),
             recording=self._recording(),
@@ -307,6 +307,10 @@ class Watch:
             counters=self._counters(engine, driver),
             views=list(self.views),
         )
+
+    def is_handler(self, site: SiteId) -> bool:
+        """Whether it answers clients."""
+        return self.view is not None and handler_holder(self.view, HANDLER) == site
 
     def _recording(self) -> RecordingStatus | None:
         kept = self.recording
