@@ -368,8 +368,9 @@ class Caller:
                         if parcel is not None:
                             self._finish(answer.number)
                             view, once = packet.directory.view, parcel.tries == 1
+                            site = packet.head.sender
                             self._out.append(
-                                CallAnswered(answer.number, answer.ts, answer.payload, view, once)
+                                CallAnswered(answer.number, answer.ts, answer.payload, view, once, site)
                             )
                 case NonMemberRefusal():
                     self._on_refusal(packet)

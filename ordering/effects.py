@@ -8,7 +8,7 @@ import msgspec
 from ordering.packets import Batch, Call, Packet
 from ordering.qos import Level, Qos
 from ordering.records import Record
-from ordering.views import LockName, SiteId, View, ViewId
+from ordering.views import NO_SITE, LockName, SiteId, View, ViewId
 
 
 class Multicast(msgspec.Struct, frozen=True):
@@ -163,6 +163,7 @@ class CallAnswered(msgspec.Struct, frozen=True):
     payload: bytes
     view: ViewId
     once: bool = False  # it was sent once: no other copy of it can have been ordered
+    site: SiteId = NO_SITE  # whose reply it is
 
 
 class CallFailure(IntEnum):

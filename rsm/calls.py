@@ -15,7 +15,7 @@ from ordering.errors import MessageTooLarge, NotMember, Overloaded, SubmitError
 from rsm import envelope
 from rsm.errors import OutcomeUnknown, Refusal, Refused, RsmError
 from rsm.histogram import Histogram
-from rsm.sessions import Answer
+from rsm.sessions import Answer, Told
 
 BATCH_MESSAGES: Final = 4096
 BATCH_BYTES: Final = 4 * 1024 * 1024
@@ -306,9 +306,11 @@ class Calls:
         repeats: dict[int, int],
         *,
         once: bool = True,
+        origin: tuple[int, str] | None = None,
     ) -> int:
         """Messages of this membership were applied; ``repeats`` were executed before, elsewhere. ``once``:
-        nobody can have ordered a copy of them. Returns how many of them were calls that waited here."""
+        nobody can have ordered a copy of them. ``origin``: site and view of who says so, if it is not this
+        process. Returns how many of them were calls that waited here."""
         sent = self._sent
         asked = alike = 0  # calls of one turn, one behind the other
         before = len(sent)
@@ -327,7 +329,8 @@ class Calls:
             alike += 1
             if not call.future.done():
                 ts = first_ts + offset
-                call.future.set_result(Answer(repeats.get(ts, ts) if repeats else ts, reply))
+                ts = repeats.get(ts, ts) if repeats else ts
+                call.future.set_result(Answer(ts, reply) if origin is None else Told(ts, reply, *origin))
         self._measured(asked, alike)
         return before - len(sent)
 

@@ -11,14 +11,16 @@ replicated session. What fits no datagram goes over the bulk channel (``far_call
 """
 
 import asyncio
+import contextlib
 import secrets
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Generic, ParamSpec, Self, TypeAlias, TypeVar, Unpack, cast
 
+import msgspec
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -34,10 +36,12 @@ from rsm.config import HANDLER, check_ring, engine_config, read_keyring
 from rsm.envelope import FETCH, Language
 from rsm.errors import OutcomeUnknown, RsmError
 from rsm.far_calls import FarCalls
-from rsm.methods import Catalogue, Method
+from rsm.feeds import Feed, follow
+from rsm.link_client import Link, LinkLost
+from rsm.methods import Catalogue
 from rsm.proxy import Changes, Consistency, DetailedProxy, Fresh, Options, Proxy, Reading
 from rsm.quality import Held
-from rsm.sessions import Answer, SessionLimits
+from rsm.sessions import Answer, Origin, SessionLimits, Told
 from rsm.state_machine import Marked, StateMachine
 from rsm.transfer import Peer
 
@@ -83,6 +87,8 @@ class Client(Generic[M]):
         self._caller: CallerDriver
         self._calls: Calls
         self._far: FarCalls
+        self._link: Link
+        self._seen = 0  # the latest slot that was answered here
 
     async def __aenter__(self) -> Proxy[M]:
         await self.open()
@@ -91,6 +97,7 @@ class Client(Generic[M]):
     async def __aexit__(self, *_: object) -> None:
         self.close()
         await self._far.closed()
+        await self._link.closed()
 
     async def open(self) -> None:
         config = self.config
@@ -115,6 +122,9 @@ class Client(Generic[M]):
             reply_bytes_max=SessionLimits().reply_bytes_max,
             rng=Random(self._boot),
         )
+        self._link = Link(
+            lambda: self._caller.addresses, self._peer, SessionLimits().reply_bytes_max, Random(self._boot)
+        )
         self._calls = Calls(
             self._language,
             self._submit,
@@ -137,6 +147,7 @@ class Client(Generic[M]):
             with suppress(OrderingError):
                 self._submit([farewell])
         self._far.close()
+        self._link.close()
         self._calls.fail(RsmError("this client was closed"))
         self._caller.close()
 
@@ -149,11 +160,11 @@ class Client(Generic[M]):
     def _listen(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:
             match outcome:
-                case CallAnswered(number, ts, payload, once=once):
+                case CallAnswered(number, ts, payload, view, once, site):
                     if payload == FETCH and (message := self._calls.message_of(number)) is not None:
                         self._far.send(number, message, ts)
                     else:
-                        self._calls.take(number, ts, [payload], {}, once=once)
+                        self._calls.take(number, ts, [payload], {}, once=once, origin=(site, str(view)))
                 case CallFailed(number, failure):
                     self._calls.lose(number, OutcomeUnknown(f"the group gave no answer: {failure.name}"))
         self._calls.unblock()
@@ -163,14 +174,47 @@ class Client(Generic[M]):
     def execute(self, command: Any) -> "asyncio.Future[Answer]":
         return self._calls.execute(command)
 
-    async def query(
-        self, method: Method, arguments: tuple[Any, ...], named: dict[str, Any], consistency: Consistency
-    ) -> Reading:
-        """Ordered like a command, whatever the consistency asked for: nothing weaker is to be had from
-        outside."""
-        message = self._language.encode_query(method.bind(arguments, named))
+    async def query(self, query: msgspec.Struct, consistency: Consistency, after: int) -> Reading:
+        """Of the linked replica, without a slot; where there is no link, ordered like a command, which is
+        as good as linearizable. Who takes it stale is also served while nothing can be ordered."""
+        message = self._language.encode_query(query)
+        link = self._link
+        after = max(after, self._seen)
+        while consistency is Consistency.STALE:
+            await link.up(stale=True)
+            with contextlib.suppress(LinkLost):
+                return self._noted(await link.read(message, consistency))
+        if link.is_up:
+            with contextlib.suppress(LinkLost):
+                return self._noted(await link.read(message, consistency, after))
+        link.begin()
         answer = await self._calls.send(message)
-        return Reading(answer.reply, answer.ts)
+        return self._noted(Reading(answer.reply, answer.ts, 0.0, *self.origin(answer)))
+
+    def _noted(self, reading: Reading) -> Reading:
+        self._seen = max(self._seen, reading.timestamp)
+        return reading
+
+    def origin(self, answer: Answer) -> Origin:
+        """Who a site is, the linked replica has told."""
+        self._seen = max(self._seen, answer.ts)
+        if not isinstance(answer, Told):
+            return Origin("", "")
+        known = {} if self._link.hello is None else self._link.hello.members
+        return Origin(known.get(answer.site, f"{answer.site:x}"), answer.view)
+
+    def follow(
+        self, method: Marked[M, P, Feed[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncIterator[Feed[T]]:
+        """What a feed has, and everything that comes behind it, from whichever replica; see ``feeds``."""
+        return follow(self.catalogue.query(method.__name__), args, kwargs, self._next_of_feed)
+
+    async def _next_of_feed(self, query: msgspec.Struct) -> bytes:
+        message = self._language.encode_query(query)
+        while True:
+            await self._link.up()
+            with contextlib.suppress(LinkLost):
+                return (await self._link.read(message, Consistency.SEQUENTIAL, wait=True)).reply
 
     async def held(self, ts: int, voters: int) -> Held | None:
         return await self._far.held(ts, voters)

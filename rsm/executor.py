@@ -20,7 +20,8 @@ from ordering.effects import Delivery
 from ordering.views import SiteId, View, majority_of
 from rsm import envelope
 from rsm.envelope import REFUSED, Activate, Announce, Barrier, Checkpoint, Close, Language, Open, Unread
-from rsm.errors import Diverged, Halted, MismatchedMachine, Refusal, Rejected, StateLost
+from rsm.errors import Diverged, Halted, MachineError, MismatchedMachine, Refusal, Rejected, StateLost
+from rsm.feeds import Feed
 from rsm.journal import Journal
 from rsm.methods import Catalogue
 from rsm.sessions import Answer, Session, SessionLimits, Sessions
@@ -400,6 +401,25 @@ class Executor:
         self._failure = b""
         return reply
 
+    def feed(self, arguments: msgspec.Struct) -> bytes | None:
+        """The same for a query that may wait: None if its feed has nothing behind its position, which is then
+        moved on. Any other query has an answer."""
+        method = self.catalogue.query_by_struct[type(arguments)]
+        found: list[Any] = []
+
+        def invoke() -> Any:
+            found.append(method.invoke(self.machine, arguments, self.catalogue.machine.version))
+            return found[0]
+
+        reply = self._result(method.name, invoke)
+        self._failure = b""
+        match found:
+            case [Feed(events=[], position=position)]:
+                setattr(arguments, method.fields[0][0], position)
+                return None
+            case _:
+                return reply
+
     # -- snapshots -------------------------------------------------------------------------------
 
     def snapshot(self) -> Iterator[bytes]:
@@ -423,6 +443,17 @@ class Executor:
             raise StateLost(f"{self.catalogue.name}.restore: {type(error).__name__}: {error}") from error
         self._adopt()
         self._set_alarm()
+
+
+def check_snapshot(make: Callable[[], Executor]) -> None:
+    """A state that cannot be saved is found out before another replica needs it."""
+    executor = make()
+    try:
+        make().restore(executor.snapshot())
+    except Exception as error:
+        raise MachineError(
+            f"{executor.catalogue.name}: a snapshot of its first state cannot be taken and restored: {error}"
+        ) from error
 
 
 def opened(chunks: Iterable[bytes]) -> tuple[Group, Iterator[bytes]]:

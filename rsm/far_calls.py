@@ -25,7 +25,7 @@ from ordering.errors import OrderingError
 from ordering.events import Reply
 from ordering.multirpc import REPLY_BYTES_MAX
 from ordering.transports.bulk_tcp import BulkLimits, BulkStream
-from rsm import repetitions
+from rsm import links, repetitions
 from rsm.calls import Call, Calls
 from rsm.envelope import FETCH, REFUSED, Language, Unread, call_too_large, too_large
 from rsm.errors import OutcomeUnknown, Refusal, RsmError
@@ -71,10 +71,8 @@ def fitting(reply: Reply) -> Reply:
 # -- at a replica --------------------------------------------------------------------------------
 
 
-class Host(repetitions.Host, Protocol):
+class Host(repetitions.Host, links.Host, Protocol):
     """What a replica must have to answer for."""
-
-    def when_applied(self, ts: int) -> "asyncio.Future[None]": ...
 
     def forward(self, message: bytes) -> Call: ...
 
@@ -89,6 +87,10 @@ class Desk:
         self._host = host
         self._language = language
         self._busy = 0
+        self._exchange = links.Exchange(host, language, bytes_max)
+
+    async def link(self, stream: BulkStream, first: bytes) -> None:
+        await self._exchange.serve(stream, first)
 
     async def serve(self, stream: BulkStream, wanted: CallWanted | HoldersWanted) -> None:
         """Silence means: ask another."""

@@ -13,9 +13,13 @@ A feed is a query whose first argument is the position behind which to begin and
 ended. Positions are the machine's, slots as a rule, so that any replica can go on where another has stopped.
 """
 
-from typing import Generic, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Generic, TypeVar
 
 import msgspec
+
+from rsm import envelope
+from rsm.methods import Method
 
 T = TypeVar("T")
 
@@ -25,3 +29,17 @@ class Feed(msgspec.Struct, Generic[T], frozen=True):
 
     events: list[T]
     position: int
+
+
+async def follow(
+    method: Method,
+    args: tuple[Any, ...],
+    named: dict[str, Any],
+    next_of: Callable[[msgspec.Struct], Awaitable[bytes]],
+) -> AsyncIterator[Feed[Any]]:
+    """``next_of`` gives the next reply to a query that is at its position, however long that takes."""
+    query = method.bind(args, named)
+    while True:
+        feed: Feed[Any] = envelope.result_of(await next_of(query), method)
+        yield feed
+        setattr(query, method.fields[0][0], feed.position)

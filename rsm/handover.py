@@ -1,7 +1,7 @@
 """A replica's state goes out, comes in, and is saved (``docs/large-states.md``); the ring turns meanwhile."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -15,12 +15,13 @@ from rsm.disk import Disk
 from rsm.errors import MachineError
 from rsm.executor import Executor
 from rsm.intake import Intake
-from rsm.pictures import Picture, Pictures
+from rsm.pictures import Pictures
 from rsm.spool import FileSpool, Spool
 from rsm.storage.errors import StorageError
 from rsm.transfer import Gifts, Offer, Peer, StateWanted
 from rsm.watch import Watch
 
+DONOR_SECONDS: Final = 5.0
 BACKLOG_STEP: Final = 1 << 20  # bytes between two reports
 WAITING_BYTES: Final = 64 << 20  # that may wait for a state at first
 
@@ -68,8 +69,21 @@ class Handover:
 
     # -- out -------------------------------------------------------------------------------------
 
-    async def picture(self, intake: Intake) -> Picture:
-        return await self._pictures.take(intake)
+    async def offer(
+        self, wanted: StateWanted, intake_of: Callable[[], Intake], reached: Awaitable[None]
+    ) -> Offer | None:
+        """The state, when the slot that is wanted is ``reached``, if that does not take too long."""
+        try:
+            async with asyncio.timeout(DONOR_SECONDS):
+                await reached
+        except TimeoutError:
+            return None
+        intake = intake_of()
+        view = intake.executor.group.view
+        if not intake.ready or view is None or view.chain != wanted.chain:
+            return None
+        picture = await self._pictures.take(intake)
+        return Offer(picture.ts, picture.chunks)
 
     async def save(self, intake: Intake, disk: Disk) -> int:
         """A snapshot of the state as it is; the slot it is of."""

@@ -25,7 +25,7 @@ from rsm import envelope
 from rsm.errors import NotHeld, OutcomeUnknown
 from rsm.methods import Catalogue, Method
 from rsm.quality import ENOUGH, Held, voters_of
-from rsm.sessions import Answer
+from rsm.sessions import Answer, Origin
 from rsm.state_machine import Marked, StateMachine
 
 P = ParamSpec("P")
@@ -48,6 +48,7 @@ class Options(msgspec.Struct, frozen=True):
     timeout: float | None = None
     consistency: Consistency = Consistency.LINEARIZABLE
     qos: str = "majority"
+    after: int = 0
 
     @property
     def is_plain(self) -> bool:
@@ -61,14 +62,18 @@ class Changes(TypedDict, total=False):
     timeout: float | None
     consistency: Consistency
     qos: str
+    after: int
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """The encoded answer to a query, and of which state. ``age_s``: when a majority was last heard."""
+    """The encoded answer to a query, and of which state. ``age_s``: when a majority was last heard.
+    ``replica`` has answered, in ``view``."""
 
     reply: bytes
     timestamp: int
     age_s: float = 0.0
+    replica: str = ""
+    view: str = ""
 
 
 class Fresh(msgspec.Struct, Generic[R], frozen=True):
@@ -77,6 +82,8 @@ class Fresh(msgspec.Struct, Generic[R], frozen=True):
     value: R
     timestamp: int
     age_s: float
+    replica: str = ""
+    view: str = ""
 
 
 class Result(msgspec.Struct, Generic[R], frozen=True):
@@ -85,6 +92,8 @@ class Result(msgspec.Struct, Generic[R], frozen=True):
     value: R
     timestamp: int
     qos: str
+    replica: str = ""
+    view: str = ""
 
 
 _Told: TypeAlias = tuple[Result[Any], Held | None]
@@ -101,9 +110,10 @@ class Backend(Protocol):
 
     def execute(self, command: Any) -> Awaitable[Answer]: ...
 
-    def query(
-        self, method: Method, arguments: tuple[Any, ...], named: dict[str, Any], consistency: Consistency
-    ) -> Awaitable[Reading]: ...
+    def query(self, query: msgspec.Struct, consistency: Consistency, after: int) -> Awaitable[Reading]: ...
+
+    def origin(self, answer: Answer) -> Origin:
+        """Who has answered a command."""
 
     def held(self, ts: int, voters: int) -> Awaitable[Held | None]: ...
 
@@ -116,8 +126,9 @@ class _Calling:
         self._options = options or Options()
 
     def with_options(self, **changes: Unpack[Changes]) -> Self:
-        """The same with another ``timeout`` (seconds), ``consistency`` of queries, or ``qos`` of commands:
-        "ordered", "k=N", "majority" or "all" (``quality``)."""
+        """The same with another ``timeout`` (seconds), ``consistency`` of queries, ``after``: the slot that
+        sequential ones may not miss, or ``qos`` of commands: "ordered", "k=N", "majority" or "all"
+        (``quality``)."""
         voters_of(changes.get("qos", self._options.qos))
         return type(self)(self._backend, msgspec.structs.replace(self._options, **changes))
 
@@ -132,7 +143,7 @@ class _Calling:
         answer: Answer = await self._in_time(self._backend.execute(method.bind(args, kwargs)), method)
         value = envelope.result_of(answer.reply, method)
         held = await self._held(answer.ts, begun)
-        return Result(value, answer.ts, _qos(held)), held
+        return Result(value, answer.ts, _qos(held), *self._backend.origin(answer)), held
 
     async def _held(self, ts: int, begun: float) -> Held | None:
         """What is reached of a level above majority, in time."""
@@ -154,10 +165,11 @@ class _Calling:
             raise NotHeld(f"{name}: {words}", value, ts, _qos(held))
 
     async def _ask(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fresh[Any]:
-        asked = self._backend.query(method, args, kwargs, self._options.consistency)
+        options = self._options
+        asked = self._backend.query(method.bind(args, kwargs), options.consistency, options.after)
         reading: Reading = await self._in_time(asked, method)
         value = envelope.result_of(reading.reply, method)
-        return Fresh(value, reading.timestamp, reading.age_s)
+        return Fresh(value, reading.timestamp, reading.age_s, reading.replica, reading.view)
 
     async def _in_time(self, pending: Awaitable[Any], method: Method | None) -> Any:
         timeout = self._options.timeout

@@ -12,10 +12,10 @@ under their own numbers, so that none is executed twice.
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from time import monotonic
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 import msgspec
 
@@ -63,28 +63,30 @@ from rsm.departure import Departure, Going
 from rsm.disk import Came, Disk
 from rsm.divergence import explained, first_difference
 from rsm.envelope import Checkpoint, Language
-from rsm.errors import Diverged, Halted, MachineError, OutcomeUnknown, RsmError
-from rsm.executor import Executor
+from rsm.errors import Diverged, Halted, OutcomeUnknown, RsmError
+from rsm.executor import Executor, check_snapshot
 from rsm.far_calls import Desk, fitting
+from rsm.feeds import Feed, follow
 from rsm.handover import Handover
 from rsm.intake import Intake
 from rsm.locks import Grant, Locks
-from rsm.methods import Catalogue, Method
+from rsm.methods import Catalogue
 from rsm.pages import Pages
 from rsm.proxy import Consistency, Proxy, Reading
 from rsm.quality import Held, Holders
 from rsm.reading import Reached, Reads
-from rsm.sessions import Answer
-from rsm.state_machine import StateMachine
+from rsm.sessions import Answer, Origin
+from rsm.state_machine import Marked, StateMachine
 from rsm.status import ReplicaStatus, Standing
 from rsm.storage.errors import StorageError
 from rsm.transfer import Offer, Peer, Results, StateWanted
 from rsm.watch import Watch
 
 M = TypeVar("M", bound=StateMachine)
+P = ParamSpec("P")
+T = TypeVar("T")
 REJOIN_SECONDS: Final = 0.2
 TRANSFER_RETRY_SECONDS: Final = 0.05
-DONOR_SECONDS: Final = 5.0
 DRAIN_SECONDS: Final = 5.0
 TURN_SECONDS: Final = 0.01  # of executing, before the event loop turns
 
@@ -99,7 +101,7 @@ class Replica(Generic[M]):
         self.config = config
         self.proxy: Proxy[M] = Proxy(self)
         self._language = Language(self.catalogue)
-        self._try_snapshot()
+        check_snapshot(self._new_executor)
         self._keyring = config.keyring()
         self._boot = secrets.randbits(128)  # of the bulk channel
         self._opened = False
@@ -273,15 +275,6 @@ class Replica(Generic[M]):
         self._group = self._driver.join(config, self._listen, founder=founder, ledger=came.ledger)
         how = "disk" if came.ledger is not None else "founder" if founder else "joiner"
         self._watch.begins(self._group, how, config)
-
-    def _try_snapshot(self) -> None:
-        """A state that cannot be saved is found out here, and not when another replica needs it."""
-        try:
-            self._new_executor().restore(self._new_executor().snapshot())
-        except Exception as error:
-            raise MachineError(
-                f"{self.catalogue.name}: a snapshot of its first state cannot be taken and restored: {error}"
-            ) from error
 
     def _new_executor(self) -> Executor:
         return Executor(self.catalogue.machine(), self.catalogue, self._language)
@@ -559,16 +552,7 @@ class Replica(Generic[M]):
 
     async def offer(self, wanted: StateWanted) -> Offer | None:
         """Our state, once it is as far as was asked for."""
-        try:
-            async with asyncio.timeout(DONOR_SECONDS):
-                await self.when_applied(wanted.ts)
-        except TimeoutError:
-            return None
-        view = self.executor.group.view
-        if not self._intake.ready or view is None or view.chain != wanted.chain:
-            return None
-        picture = await self._handover.picture(self._intake)
-        return Offer(picture.ts, picture.chunks)
+        return await self._handover.offer(wanted, lambda: self._intake, self.when_applied(wanted.ts))
 
     def when_applied(self, ts: int) -> "asyncio.Future[None]":
         """Done when everything up to slot ``ts`` is."""
@@ -639,6 +623,10 @@ class Replica(Generic[M]):
         return self._calls.execute(command)
 
     @property
+    def has_state(self) -> bool:
+        return self._intake.ready and not self._over.done()
+
+    @property
     def is_serving(self) -> bool:
         return self._standing() is Standing.SERVING
 
@@ -663,19 +651,36 @@ class Replica(Generic[M]):
         await self._read()
         return Answer(self.executor.applied, self.executor.query(query))
 
-    async def query(
-        self, method: Method, arguments: tuple[Any, ...], named: dict[str, Any], consistency: Consistency
-    ) -> Reading:
+    async def query(self, query: msgspec.Struct, consistency: Consistency, after: int) -> Reading:
         """A replica that has not the state, or is no member any more, answers nothing (R11, R17)."""
-        bound = method.bind(arguments, named)
         if consistency is Consistency.LINEARIZABLE:
             await self._read()
         elif not self._intake.ready:
             await asyncio.shield(self._calls.barrier())
-        group, executor = self._group, self.executor
-        assert group is not None
-        age = group.majority_age_ns() / 1e9 if consistency is Consistency.STALE else 0.0
-        return Reading(executor.query(bound), executor.applied, age)
+        if consistency is Consistency.SEQUENTIAL and after > self.executor.applied:
+            await self.when_applied(after)
+        age = self.age_ns() / 1e9 if consistency is Consistency.STALE else 0.0
+        return Reading(self.executor.query(query), self.executor.applied, age, *self.origin())
+
+    def origin(self, answer: Answer | None = None) -> Origin:
+        """What this process executes it answers itself."""
+        return Origin(self.address, self._watch.view_id)
+
+    def age_ns(self) -> int:
+        """How long ago a majority was heard here."""
+        assert self._group is not None
+        return self._group.majority_age_ns()
+
+    def follow(
+        self, method: Marked[M, P, Feed[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncIterator[Feed[T]]:
+        """What a feed has, and everything that comes behind it (``feeds``)."""
+        return follow(self.catalogue.query(method.__name__), args, kwargs, self._next_of_feed)
+
+    async def _next_of_feed(self, query: msgspec.Struct) -> bytes:
+        while (reply := self.executor.feed(query) if self.has_state else None) is None:
+            await self.when_applied(self.executor.applied + 1)
+        return reply
 
     def _read(self) -> "asyncio.Future[None]":
         group = self._group

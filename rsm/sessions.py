@@ -5,7 +5,7 @@ slot time, and passes only where something is applied.
 """
 
 from itertools import takewhile
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -28,6 +28,20 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     ts: int
     reply: bytes
+
+
+class Origin(NamedTuple):
+    """Which replica has answered, by its address, and in which view."""
+
+    replica: str
+    view: str
+
+
+class Told(Answer, frozen=True, array_like=True, gc=False):
+    """An answer that has come from a replica; ``site`` is its id."""
+
+    site: int
+    view: str
 
 
 class Session(msgspec.Struct):

@@ -14,6 +14,8 @@
     asks      CallWanted(message, ts)         a client's call that fits no datagram, or whose answer does not
     answers   slot and reply (``far_calls``)
 
+    asks      LINK, and goes on                a client wants to read, again and again (``links``)
+
     asks      HoldersWanted(ts, voters)       for a client: how many voters hold a slot (``quality``)
     answers   how many do, of how many
 
@@ -126,6 +128,8 @@ class HoldersWanted(msgspec.Struct, frozen=True, array_like=True, tag=11):
     voters: int
 
 
+LINK: Final = msgspec.msgpack.encode([12])
+
 Question: TypeAlias = (
     StateWanted | ResultsWanted | StatusWanted | CallWanted | HoldersWanted | operations.Order
 )
@@ -192,12 +196,17 @@ class Desk(Protocol):
 
     async def refuse(self, stream: BulkStream, size: int) -> None: ...
 
+    async def link(self, stream: BulkStream, first: bytes) -> None: ...
+
 
 async def serve(stream: BulkStream, source: Source, desk: Desk) -> None:
     """Answer one question."""
     question = bytearray()
     async for chunk in stream:
         question += chunk
+        if question.startswith(LINK):
+            await desk.link(stream, bytes(question[len(LINK) :]))
+            return
         if len(question) > _QUESTION_MAX + desk.bytes_max:
             await desk.refuse(stream, len(question))  # nothing but a call has that size
             return
@@ -337,6 +346,16 @@ class Peer(msgspec.Struct, frozen=True):
         ) as stream:
             await stream.send(msgspec.msgpack.encode(question))
             await stream.finish()
+            yield stream
+
+    @asynccontextmanager
+    async def linked(self) -> AsyncIterator[BulkStream]:
+        """A connection that stays open, with its question asked."""
+        host, port = parse_address(self.address).endpoint
+        async with await open_bulk(
+            host, port, self.keyring, group=self.group, boot=self.boot, limits=self.limits
+        ) as stream:
+            await stream.send(LINK)
             yield stream
 
     async def ask(self, question: Question, bytes_max: int | None = None) -> bytearray | None:

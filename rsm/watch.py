@@ -308,6 +308,10 @@ class Watch:
             views=list(self.views),
         )
 
+    @property
+    def view_id(self) -> str:
+        return "" if self.view is None else str(self.view.id)
+
     def is_handler(self, site: SiteId) -> bool:
         """Whether it answers clients."""
         return self.view is not None and handler_holder(self.view, HANDLER) == site

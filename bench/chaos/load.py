@@ -85,7 +85,7 @@ class Load:
         try:
             async with asyncio.timeout(CALL_SECONDS):
                 if is_query:
-                    reading = await self._backend.query(method, arguments, {}, Consistency.LINEARIZABLE)
+                    reading = await self._backend.query(bound, Consistency.LINEARIZABLE, 0)
                     ts, reply = reading.timestamp, reading.reply
                 else:
                     answer = await self._backend.execute(bound)

@@ -213,7 +213,7 @@ def test_when_a_request_is_merely_acknowledged_then_it_still_waits_for_its_reply
     desk.call(b"a", handler=1)
     desk.hear(ack(1))
     assert list(desk.caller.outstanding) == [1]
-    assert CallAnswered(1, 7, b"yes", VIEW, once=True) in desk.hear(
+    assert CallAnswered(1, 7, b"yes", VIEW, once=True, site=HEAD.sender) in desk.hear(
         NonMemberReply(HEAD, BOOT, SAME, (Answer(1, 7, b"yes"),))
     )
     assert desk.caller.outstanding == ()

@@ -118,7 +118,7 @@ def test_when_a_machine_cannot_say_its_alarm_then_commands_go_on_and_the_defect_
 
 async def _until_gone(replicas: list[Replica[Any]], names: list[str]) -> list[list[tuple[str, int]]]:
     while True:
-        found = [replica.executor.machine.gone for replica in replicas]
+        found: list[list[tuple[str, int]]] = [vars(each.executor.machine)["gone"] for each in replicas]
         if all([name for name, _ in each] == names for each in found):
             return found
         await asyncio.sleep(0.01)

@@ -1,0 +1,226 @@
+"""A client's end of a link: reads that need no log, and feeds (``links``).
+
+The link is made when it is first needed, to one of the replicas, and kept. If it breaks, or the replica says
+that it does not serve, or an answer takes too long, another is asked; reads that were under way end with
+``LinkLost``, and whoever asked decides what to do. One that does not serve is kept for a moment, for stale
+reads: perhaps nobody serves.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from random import Random
+from typing import Final, NamedTuple
+
+import msgspec
+
+from ordering.errors import BulkError
+from ordering.transports.bulk_tcp import BulkLimits, BulkStream
+from rsm.errors import RsmError
+from rsm.links import UNDER_WAY_MAX, Frames, Hello, Pulse, ReadAnswered, ReadLeft, ReadWanted, Said, framed
+from rsm.logs import logger
+from rsm.proxy import Consistency, Reading
+from rsm.transfer import Peer
+
+log = logger(__name__)
+
+LINK_LIMITS: Final = BulkLimits(handshake_ms=1_000, idle_ms=2_500, stall_ms=2_500, linger_ms=500)
+PULSE_SECONDS: Final = 5.0
+ANSWER_SECONDS: Final = 1.0  # that a read may take before the link is left
+LOOK_SECONDS: Final = 0.1
+STALE_SECONDS: Final = 1.0  # on a replica that does not serve
+PAUSE_SECONDS: Final = 0.05  # when nobody takes the link; it doubles
+PAUSE_SECONDS_MAX: Final = 1.0
+SLACK_BYTES: Final = 4096
+
+
+class LinkLost(RsmError):
+    """There is no link, or not any more: ask another way."""
+
+
+class _Read(NamedTuple):
+    future: "asyncio.Future[Reading]"
+    wanted: ReadWanted
+    since: float
+
+
+class Link:
+    """``addresses`` are those of the replicas; ``peer`` tells how to be believed there."""
+
+    def __init__(
+        self,
+        addresses: Callable[[], tuple[str, ...]],
+        peer: Callable[[str], Peer],
+        reply_bytes_max: int,
+        rng: Random,
+    ) -> None:
+        self.hello: Hello | None = None  # of the replica that is linked
+        self.made = 0  # links so far
+        self._addresses = addresses
+        self._peer = peer
+        self._bytes_max = reply_bytes_max + SLACK_BYTES
+        self._rng = rng
+        self._loop = asyncio.get_running_loop()
+        self._keeping: asyncio.Task[None] | None = None
+        self._up = asyncio.Event()
+        self._stale = asyncio.Event()  # there is a link, if only to a replica that does not serve
+        self._last = 0
+        self._reads: dict[int, _Read] = {}
+        self._out = bytearray()
+        self._wake = asyncio.Event()
+        self._leave_at = 0.0
+        self._closed = False
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    @property
+    def is_up(self) -> bool:
+        return self._up.is_set()
+
+    def begin(self) -> None:
+        """Make the link, if nobody has yet; it is there in a moment."""
+        if self._keeping is None and not self._closed:
+            self._keeping = self._loop.create_task(self._keep())
+
+    async def up(self, *, stale: bool = False) -> None:
+        """Returns when there is a link; ``stale``: to whomever."""
+        self.begin()
+        await (self._stale if stale else self._up).wait()
+
+    async def read(
+        self, message: bytes, consistency: Consistency, after: int = 0, *, wait: bool = False
+    ) -> Reading:
+        """What the linked replica answers, or ``LinkLost``, at once if there is no link."""
+        linked = self._stale if consistency is Consistency.STALE else self._up
+        if not linked.is_set() or len(self._reads) >= UNDER_WAY_MAX:
+            raise LinkLost("there is no link to a replica at present")
+        self._last += 1
+        number = self._last
+        wanted = ReadWanted(number, consistency, after, wait, message)
+        future: asyncio.Future[Reading] = self._loop.create_future()
+        self._reads[number] = _Read(future, wanted, self._loop.time())
+        self._say(framed(wanted))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if self._reads.pop(number, None) is not None and self._stale.is_set():
+                self._say(framed(ReadLeft(number)))
+            raise
+
+    def _say(self, frame: bytes) -> None:
+        self._out += frame
+        self._wake.set()
+
+    def close(self) -> None:
+        self._closed = True
+        self._lose("the client was closed")
+        if self._keeping is not None:
+            self._keeping.cancel()
+
+    async def closed(self) -> None:
+        if self._keeping is not None:
+            await asyncio.gather(self._keeping, return_exceptions=True)
+
+    # -- keeping it ------------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        """One replica after the other as long as the client lives; each client begins with another one."""
+        pause = PAUSE_SECONDS
+        turn = self._rng.randrange(1 << 16)
+        while True:
+            addresses = sorted(self._addresses())
+            address = addresses[turn % len(addresses)]
+            turn += 1
+            made = self.made
+            try:
+                peer = msgspec.structs.replace(self._peer(address), limits=LINK_LIMITS)
+                async with peer.linked() as stream:
+                    await self._use(stream)
+            except BulkError as error:
+                log.debug("a link ended", peer=address, error=str(error))
+            finally:
+                self._lose(f"the link to {address} is gone")
+            if self.made > made:
+                pause = PAUSE_SECONDS
+            elif turn % len(addresses) == 0:
+                await asyncio.sleep(pause * (1 + self._rng.random()))
+                pause = min(2 * pause, PAUSE_SECONDS_MAX)
+
+    async def _use(self, stream: BulkStream) -> None:
+        """Until it breaks, is silent, or the replica does not serve."""
+        self._leave_at = self._loop.time() + STALE_SECONDS
+        sending = asyncio.ensure_future(self._send(stream))
+        looking = asyncio.ensure_future(self._look(stream))
+        frames = Frames(Said, self._bytes_max)
+        try:
+            async for chunk in stream:
+                for said in frames.take(chunk):
+                    if isinstance(said, Hello) and not self._greeted(said):
+                        return
+                    if isinstance(said, ReadAnswered):
+                        self._answered(said)
+        finally:
+            sending.cancel()
+            looking.cancel()
+            stream.abort()
+            await asyncio.gather(sending, looking, return_exceptions=True)
+
+    def _greeted(self, hello: Hello) -> bool:
+        """Whether to stay."""
+        if not hello.stale:
+            return False
+        self.hello = hello
+        self._stale.set()
+        now = self._loop.time()
+        if not hello.serving:
+            self._up.clear()
+            return now < self._leave_at
+        self._leave_at = now + STALE_SECONDS
+        if not self._up.is_set():
+            self.made += 1
+            self._up.set()
+        return True
+
+    def _answered(self, said: ReadAnswered) -> None:
+        read = self._reads.pop(said.number, None)
+        if read is None or read.future.done():
+            return
+        assert self.hello is not None
+        if said.reply:
+            reading = Reading(said.reply, said.ts, said.age_ns / 1e9, self.hello.address, self.hello.view)
+            read.future.set_result(reading)
+        else:
+            read.future.set_exception(LinkLost(f"{self.hello.address} cannot answer this read"))
+
+    async def _send(self, stream: BulkStream) -> None:
+        try:
+            while True:
+                self._wake.clear()
+                out, self._out = self._out, bytearray()
+                if out:
+                    await stream.send(out)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(PULSE_SECONDS):
+                        await self._wake.wait()
+                if not self._wake.is_set():
+                    self._out += framed(Pulse())
+        except BulkError:
+            stream.abort()
+
+    async def _look(self, stream: BulkStream) -> None:
+        """Leave a replica that greets and does not answer: it may have stopped to execute."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            late = self._loop.time() - ANSWER_SECONDS
+            if any(not read.wanted.wait and read.since < late for read in self._reads.values()):
+                stream.abort()
+                return
+
+    def _lose(self, why: str) -> None:
+        self._up.clear()
+        self._stale.clear()
+        self._out.clear()
+        reads, self._reads = self._reads, {}
+        for read in reads.values():
+            if not read.future.done():
+                read.future.set_exception(LinkLost(why))
