@@ -1,20 +1,27 @@
 """What must a group give? The same for a gateway, which is a client of it, and for a replica that serves by
 itself.
 
-Proxies are made once for each way of asking: making one costs more than a call.
+Proxies are made once for each way of asking: making one costs as much as half a call.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, Final, Protocol
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from apps.kv.store import KeyValueStore
+from apps.kv.types import Limits
+from ordering.errors import OrderingError
+from rsm.errors import RsmError
 from rsm.feeds import Feed
 from rsm.operations import Order, Outcome
 from rsm.proxy import Consistency, DetailedProxy, Proxy
-from rsm.state_machine import Query
+from rsm.state_machine import Marked
 from rsm.survey import Picture
 
-PROXIES_MAX: Final = 256
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LIMITS_SECONDS: Final = 5.0  # after which the group's limits are asked for again
 
 
 class Group(Protocol):
@@ -23,7 +30,9 @@ class Group(Protocol):
     @property
     def proxy(self) -> Proxy[KeyValueStore]: ...
 
-    def follow(self, query: Query[Any, Any, Any], *args: Any) -> AsyncIterator[Feed[Any]]: ...
+    def follow(
+        self, method: Marked[KeyValueStore, P, Feed[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncIterator[Feed[T]]: ...
 
     async def survey(self) -> Picture: ...
 
@@ -36,10 +45,11 @@ class Store:
     def __init__(self, group: Group, timeout: float) -> None:
         self.group = group
         self._proxy = group.proxy.with_options(timeout=timeout).with_details()
-        self._reading = {
-            each: self._proxy.with_options(consistency=each) for each in Consistency
-        }
+        self._reading = {each: self._proxy.with_options(consistency=each) for each in Consistency}
         self._writing: dict[str, DetailedProxy[KeyValueStore]] = {"majority": self._proxy}
+        self._limits = Limits()
+        self._limits_at = float("-inf")
+        self._learning: asyncio.Task[None] | None = None
 
     def reading(
         self, consistency: Consistency = Consistency.LINEARIZABLE, after: int | None = None
@@ -53,3 +63,24 @@ class Store:
         if proxy is None:
             proxy = self._writing[qos] = self._proxy.with_options(qos=qos)
         return proxy
+
+    @property
+    def limits(self) -> Limits:
+        """The group's, as they were a moment ago: the machine has the last word."""
+        now = asyncio.get_running_loop().time()
+        if now - self._limits_at > LIMITS_SECONDS and self._learning is None:
+            self._limits_at = now
+            self._learning = asyncio.get_running_loop().create_task(self._learn())
+        return self._limits
+
+    async def _learn(self) -> None:
+        try:
+            self._limits = (await self._reading[Consistency.STALE].statistics()).value.limits
+        except (OrderingError, RsmError, TimeoutError):
+            pass  # whoever asks next tries again
+        finally:
+            self._learning = None
+
+    def close(self) -> None:
+        if self._learning is not None:
+            self._learning.cancel()
