@@ -6,6 +6,8 @@ well; beyond that it is told at once.
 """
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from api.problems import Problem
@@ -22,7 +24,9 @@ class Admission:
         self._most = settings.requests_max
         self._held_most = settings.refusals_max
         self._held_s = settings.refusal_ms / 1000
+        self._waiting_most = settings.watches_max
         self.under_way = 0
+        self.waiting = 0
         self.held = 0
         self.stopping = False
 
@@ -35,6 +39,19 @@ class Admission:
 
     def leave(self) -> None:
         self.under_way -= 1
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """A request that waits for long, and needs nothing meanwhile, makes room for another; so many may."""
+        if self.waiting >= self._waiting_most:
+            raise _BUSY
+        self.waiting += 1
+        self.under_way -= 1
+        try:
+            yield
+        finally:
+            self.under_way += 1
+            self.waiting -= 1
 
     async def refusal(self) -> Problem:
         """What to say to who did not get in, when it is time to say it."""

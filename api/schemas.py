@@ -7,12 +7,12 @@ that is UTF-8 is a string, any other is base64 under another name (``key``, ``ke
 
 import base64
 import binascii
-from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias, TypedDict
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
-from typing_extensions import Self
+from typing_extensions import NotRequired, Self, TypedDict
 
-from api.parameters import INT_MAX, Span, duration_ms, span_of_prefix
+from api.parameters import INT_MAX, Span, cursor_at, duration_ms, span_of_prefix
 from apps.kv import types as kv
 
 Int64: TypeAlias = Annotated[int, Field(ge=-INT_MAX - 1, le=INT_MAX)]
@@ -86,10 +86,13 @@ class FoundShape(TypedDict):
     item: ItemShape | None
 
 
+ResultShape: TypeAlias = WrittenShape | FoundShape | DeletedShape | CountedShape | ListingShape
+
+
 class TxnShape(TypedDict):
     succeeded: bool
     revision: int
-    results: list[WrittenShape | FoundShape | DeletedShape | CountedShape | ListingShape]
+    results: list[ResultShape]
 
 
 class LeaseShape(TypedDict):
@@ -388,6 +391,24 @@ class TxnBody(Model):
     compare: Annotated[list[CompareBody], Field(max_length=LIST_MAX)] = []
     then: Operations = []
     otherwise: Annotated[Operations, Field(alias="else")] = []
+
+
+def result(asked: OperationBody, done: kv.Outcome) -> ResultShape:
+    """Of one operation of a transaction."""
+    match done:
+        case kv.Written() | kv.Counted() if isinstance(asked, PutBody | AddBody):
+            key = asked.key_bytes
+            return counted(key, done) if isinstance(done, kv.Counted) else written(key, done)
+        case kv.Found(entry):
+            return {"item": None if entry is None else item(entry)}
+        case kv.Deleted(revision, found):
+            return {"revision": revision, "deleted": found}
+        case kv.Listing():
+            keys_only = isinstance(asked, RangeBody) and asked.keys_only
+            more = cursor_at(done.items[-1].key + b"\0") if done.more and done.items else None
+            return listing(done, more, keys_only=keys_only)
+        case _:
+            raise AssertionError(f"{type(done).__name__} is no answer to {asked.op}")
 
 
 class LeaseBody(Model):

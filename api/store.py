@@ -14,13 +14,14 @@ from ordering.errors import OrderingError
 from rsm.errors import RsmError
 from rsm.feeds import Feed
 from rsm.operations import Order, Outcome
-from rsm.proxy import Consistency, DetailedProxy, Proxy
+from rsm.proxy import Consistency, DetailedProxy, Fresh, Proxy
 from rsm.state_machine import Marked
 from rsm.survey import Picture
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+PROBE_SECONDS: Final = 2.0
 LIMITS_SECONDS: Final = 5.0  # after which the group's limits are asked for again
 
 
@@ -72,6 +73,10 @@ class Store:
             self._limits_at = now
             self._learning = asyncio.get_running_loop().create_task(self._learn())
         return self._limits
+
+    async def probe(self) -> Fresh[Any]:
+        """Returns if a majority can be reached; it takes no slot."""
+        return await self._reading[Consistency.LINEARIZABLE].with_options(timeout=PROBE_SECONDS).lease(0)
 
     async def _learn(self) -> None:
         try:
