@@ -1,31 +1,33 @@
 """What commands that ask a running group have in common: refusing, and asking everybody who is there."""
 
-import asyncio
 import secrets
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, NoReturn, TypeVar
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from ordering.errors import OrderingError
 from ordering.naming import group_id
+from rsm import survey
 from rsm.config import ReplicaConfig
-from rsm.status import MemberStatus, ReplicaStatus, Standing
+from rsm.errors import OutcomeUnknown
+from rsm.operations import Order, Outcome
+from rsm.status import ReplicaStatus
+from rsm.survey import Answers, Picture
 from rsm.transfer import Peer
 
+T = TypeVar("T")
+
 WRONG, UNKNOWN = 2, 4
-STATUS_SECONDS: Final = 3.0
-ROUNDS_MAX: Final = 3
 
 messages = Console(stderr=True, highlight=False)
 
 SiteFile = Annotated[Path, typer.Option("--config", "-c", help="Any site's TOML file of the group.")]
 Output = Annotated[str, typer.Option("--output", "-o", help="table or json.")]
-Answers = dict[str, ReplicaStatus | None]
 
 
 def refuse(words: str, code: int = WRONG) -> NoReturn:
@@ -52,81 +54,36 @@ def peer_at(site: ReplicaConfig, address: str) -> Peer:
 
 
 async def ask(site: ReplicaConfig, address: str) -> ReplicaStatus | None:
-    try:
-        async with asyncio.timeout(STATUS_SECONDS):
-            return await peer_at(site, address).status()
-    except TimeoutError:
-        return None
+    return await survey.ask(peer_at(site, address))
 
 
 async def ask_all(site: ReplicaConfig, addresses: Iterable[str]) -> Answers:
-    addresses = list(addresses)
-    return dict(zip(addresses, await asyncio.gather(*(ask(site, each) for each in addresses)), strict=True))
+    return await survey.ask_all(partial(peer_at, site), addresses)
 
 
-async def survey(site: ReplicaConfig) -> Answers:
+async def look(site: ReplicaConfig) -> Picture:
     """Everybody who is configured, and everybody whom those name as a member."""
-    found: Answers = {}
-    wanted = dict.fromkeys((*site.founders, *site.contacts, site.advertise or site.bind))
-    for _ in range(ROUNDS_MAX):
-        found |= await ask_all(site, wanted)
-        answers = [each for each in found.values() if each is not None]
-        named = dict.fromkeys(member.address for each in answers for member in each.members)
-        wanted = {address: None for address in named if address not in found}
-        if not wanted:
-            break
-    return found
+    return await survey.survey(
+        partial(peer_at, site), (*site.founders, *site.contacts, site.advertise or site.bind)
+    )
 
 
-class Picture(msgspec.Struct, frozen=True):
-    """The group as those who answered have it; ``latest`` is who has the latest view of the chain."""
-
-    answers: Answers
-    chain: str
-    latest: ReplicaStatus | None
-
-    @property
-    def members(self) -> list[MemberStatus]:
-        return [] if self.latest is None else self.latest.members
-
-    @property
-    def voters(self) -> list[MemberStatus]:
-        return [member for member in self.members if member.voter]
-
-    def answer_of(self, member: MemberStatus) -> ReplicaStatus | None:
-        """What the member itself says: the same site, in the same chain; or one that is just back from its
-        disk, and has not executed so much yet that it knows the chain."""
-        found = self.answers.get(member.address)
-        if found is None or found.site != member.site or found.chain not in {self.chain, ""}:
-            return None
-        return found
-
-    @property
-    def present(self) -> list[MemberStatus]:
-        """Voters that answer, and serve."""
-        found = [(each, self.answer_of(each)) for each in self.voters]
-        return [each for each, said in found if said is not None and said.standing == Standing.SERVING]
-
-    @property
-    def has_majority(self) -> bool:
-        voters = self.voters
-        return bool(voters) and len(self.present) > len(voters) // 2
+async def give(
+    site: ReplicaConfig, addresses: list[str], order: Order, timeout: float, patience: float = 0.0
+) -> Outcome:
+    """Have an order carried out, or end with why it was not."""
+    return await ordered(survey.give(order, addresses, partial(peer_at, site), timeout, patience))
 
 
-def picture_of(answers: Answers) -> Picture:
-    """Of several chains the one that has its majority, else the one that most are in."""
-    said = [each for each in answers.values() if each is not None and each.members]
-    chains = [each.chain for each in said]
-    pictures = [
-        Picture(answers, chain, max((each for each in said if each.chain == chain), key=_view_of))
-        for chain in dict.fromkeys(chains)
-    ]
-    nobody = Picture(answers, "", None)
-    return max(pictures, key=lambda each: (each.has_majority, chains.count(each.chain)), default=nobody)
-
-
-def _view_of(status: ReplicaStatus) -> tuple[int, ...]:
-    return (*map(int, status.view.split(".")), status.applied)
+async def ordered(order: Awaitable[T]) -> T:
+    try:
+        return await order
+    except survey.OrderRefused as error:
+        refuse(str(error), WRONG if error.code == "member_not_found" else 1)
+    except OutcomeUnknown as error:
+        refuse(str(error), UNKNOWN)
+    except OrderingError as error:
+        refuse(str(error))
 
 
 def fitting_table(console: Console, titles: list[str], rows: Iterable[list[str]]) -> Table:

@@ -2,27 +2,29 @@
 
 import asyncio
 import time
+from functools import partial
 from typing import Annotated, Final
 
 import typer
 
 from cli.asking import (
     UNKNOWN,
-    Picture,
     SiteFile,
     ask,
+    give,
     load_site,
+    look,
     messages,
+    ordered,
     peer_at,
-    picture_of,
     refuse,
-    survey,
 )
 from ordering.driver import run
-from ordering.errors import OrderingError
+from rsm import survey
 from rsm.config import ReplicaConfig
-from rsm.operations import ForkWanted, Order, Outcome, Progress, RemovalWanted
+from rsm.operations import ForkWanted, Outcome
 from rsm.status import MemberStatus, Standing
+from rsm.survey import Picture
 
 app = typer.Typer(
     help="Change a group: remove a site that is gone, or go on without a majority.", no_args_is_help=True
@@ -56,34 +58,15 @@ def remove(
       rsm cluster remove 10.0.0.3:7401 -c site-1.toml
     """
     ours = load_site(config)
-    picture = picture_of(run(survey(ours)))
-    member = _member(picture, site)
-    if picture.answer_of(member) is not None and not force:
-        refuse(
-            f"{member.address} runs, and would come back as a new member; stop it first, or say --force", 1
-        )
-    helpers = [each.address for each in picture.present if each.site != member.site]
-    if not picture.has_majority:
-        refuse(
-            f"{len(picture.present)} of {len(picture.voters)} voters serve, and a removal is ordered by a"
-            " majority; start the others, or see rsm cluster recover --help",
-            1,
-        )
-    order = RemovalWanted(int(picture.chain, 16), int(member.site, 16))
-    outcome = run(_give(ours, helpers, order, timeout))
+    member, outcome = run(_remove(ours, site, timeout, force=force))
     typer.echo(f"removed: {member.address}, site {member.site}, before slot {outcome.ts + 1}")
 
 
-def _member(picture: Picture, named: str) -> MemberStatus:
-    if picture.latest is None:
-        refuse("nobody answers; start a replica, or name another --config", 1)
-    found = [each for each in picture.members if named in {each.address, each.site}]
-    if len(found) > 1:
-        refuse(f"{named}: there are several; name one by its id: {', '.join(each.site for each in found)}")
-    if not found:
-        known = ", ".join(f"{each.address} ({each.site})" for each in picture.members)
-        refuse(f"{named}: is no member; there are: {known}")
-    return found[0]
+async def _remove(
+    ours: ReplicaConfig, named: str, timeout: float, *, force: bool
+) -> tuple[MemberStatus, Outcome]:
+    picture = await look(ours)
+    return await ordered(survey.remove(picture, named, partial(peer_at, ours), timeout, force=force))
 
 
 # -- recover -------------------------------------------------------------------------------------
@@ -112,7 +95,7 @@ def recover(
       rsm cluster recover --unsafe -c site-1.toml
     """
     ours = load_site(config)
-    picture = picture_of(run(survey(ours)))
+    picture = run(look(ours))
     if picture.latest is None:
         refuse(
             "nobody answers; start a survivor first. If every replica of a durable group is stopped, start"
@@ -141,7 +124,7 @@ def recover(
     order = ForkWanted(int(picture.chain, 16))
     minority_ms = ours.engine((ours.bind,), ()).minority_ms
     able = [each.address for each in survivors if _chain_at(picture, each) == picture.chain]
-    outcome = run(_give(ours, able, order, timeout, patience=2 * minority_ms / 1000))
+    outcome = run(give(ours, able, order, timeout, patience=2 * minority_ms / 1000))
     chain = run(_until_served(ours, survivors, picture.chain, timeout))
     behind = f" behind slot {outcome.ts}" if chain == f"{outcome.chain:x}" else ""
     typer.echo(
@@ -186,32 +169,3 @@ async def _until_served(ours: ReplicaConfig, survivors: list[MemberStatus], left
             return chains.pop()
         await asyncio.sleep(RETRY_SECONDS)
     refuse("the new chain has begun, and not every survivor serves in it yet; see rsm members", UNKNOWN)
-
-
-# -- orders --------------------------------------------------------------------------------------
-
-
-async def _give(
-    ours: ReplicaConfig, addresses: list[str], order: Order, timeout: float, patience: float = 0.0
-) -> Outcome:
-    """Ask one after the other until it is done, or somebody refuses. ``patience``: for so many seconds a
-    refusal may be because of what the replica has not noticed yet."""
-    began = time.monotonic()
-    ends = began + timeout
-    words = "nobody answered"
-    while True:
-        for address in addresses:
-            try:
-                outcome = await peer_at(ours, address).order(order)
-            except OrderingError as error:
-                refuse(str(error))
-            if outcome is not None and outcome.progress is Progress.DONE:
-                return outcome
-            late = time.monotonic() - began >= patience
-            if outcome is not None and outcome.progress is Progress.REFUSED and late:
-                refuse(f"{address}: {outcome.words}", 1)
-            if outcome is not None:
-                words = outcome.words
-        if time.monotonic() > ends:
-            refuse(f"not within {timeout:g} s: {words}; it may still happen, see rsm members", UNKNOWN)
-        await asyncio.sleep(RETRY_SECONDS)

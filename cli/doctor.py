@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli import checkup
-from cli.asking import Output, SiteFile, check_output, peer_at, picture_of
+from cli.asking import Output, SiteFile, check_output, peer_at
 from cli.checkup import Finding, Verdict, mind, well, wrong
 from ordering.driver import run
 from ordering.errors import BulkError, BulkRefused, BulkTimeout, OrderingError
@@ -28,6 +28,7 @@ from ordering.wire import Wire
 from rsm.config import ReplicaConfig
 from rsm.status import ReplicaStatus
 from rsm.status import Standing as Stand
+from rsm.survey import picture_of
 from rsm.transfer import StatusWanted
 
 KNOCKS: Final = 5

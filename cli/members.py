@@ -4,9 +4,10 @@ import msgspec
 import typer
 from rich.console import Console
 
-from cli.asking import Output, Picture, SiteFile, check_output, fitting_table, load_site, picture_of, survey
+from cli.asking import Output, SiteFile, check_output, fitting_table, load_site, look
 from ordering.driver import run
 from rsm.status import MemberStatus
+from rsm.survey import Picture
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +34,7 @@ def members(config: SiteFile, output: Output = "table") -> None:
       rsm members -c demo/site-1.toml
     """
     check_output(output)
-    picture = picture_of(run(survey(load_site(config))))
+    picture = run(look(load_site(config)))
     shown = [_shown(picture, member) for member in picture.members]
     if output == "json":
         said = {"chain": picture.chain, "view": picture.latest and picture.latest.view, "members": shown}

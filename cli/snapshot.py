@@ -12,14 +12,12 @@ import typer
 from cli.asking import (
     UNKNOWN,
     Output,
-    Picture,
     SiteFile,
     check_output,
     load_site,
+    look,
     peer_at,
-    picture_of,
     refuse,
-    survey,
 )
 from cli.replica import load_machine
 from ordering.driver import run
@@ -37,6 +35,7 @@ from rsm.spool import Spool
 from rsm.state_machine import StateMachine
 from rsm.storage.errors import StorageError
 from rsm.storage.looking import looking
+from rsm.survey import Picture
 from rsm.transfer import StateWanted
 
 app = typer.Typer(
@@ -95,7 +94,7 @@ def save(
 
 
 def _of_group(file: Path, site: ReplicaConfig, source: str, force: bool) -> Contents:
-    picture = picture_of(run(survey(site)))
+    picture = run(look(site))
     if not picture.has_majority:
         refuse(
             "a majority does not serve, so nobody can tell what the latest state is; start the others, or"

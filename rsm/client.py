@@ -43,6 +43,7 @@ from rsm.proxy import Changes, Consistency, DetailedProxy, Fresh, Options, Proxy
 from rsm.quality import Held
 from rsm.sessions import Answer, Origin, SessionLimits, Told
 from rsm.state_machine import Marked, StateMachine
+from rsm.survey import Surveyor
 from rsm.transfer import Peer
 
 M = TypeVar("M", bound=StateMachine)
@@ -74,7 +75,7 @@ class ClientConfig(BaseSettings):
         return self
 
 
-class Client(Generic[M]):
+class Client(Surveyor, Generic[M]):
     """Calls of one process to one group."""
 
     def __init__(self, machine: type[M], config: ClientConfig) -> None:
@@ -116,14 +117,14 @@ class Client(Generic[M]):
         )
         self._far = FarCalls(
             lambda: self._calls,
-            lambda: self._caller.addresses,
-            self._peer,
+            lambda: self.addresses,
+            self.peer,
             call_ms=engine.call_ms,
             reply_bytes_max=SessionLimits().reply_bytes_max,
             rng=Random(self._boot),
         )
         self._link = Link(
-            lambda: self._caller.addresses, self._peer, SessionLimits().reply_bytes_max, Random(self._boot)
+            lambda: self.addresses, self.peer, SessionLimits().reply_bytes_max, Random(self._boot)
         )
         self._calls = Calls(
             self._language,
@@ -140,6 +141,11 @@ class Client(Generic[M]):
     def address(self) -> str:
         return self._caller.address
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Of the replicas, as far as they are known."""
+        return self._caller.addresses
+
     def close(self) -> None:
         """Its session ends with it, if the group hears of that; else when it was idle for long."""
         farewell = self._calls.farewell()
@@ -154,7 +160,7 @@ class Client(Generic[M]):
     def _submit(self, messages: Sequence[bytes]) -> int:
         return self._caller.request(CallRequested(tuple(messages), handler=HANDLER)).first_seq
 
-    def _peer(self, address: str) -> Peer:
+    def peer(self, address: str) -> Peer:
         return Peer(address, self._keyring, group_id(self.config.group), self._boot)
 
     def _listen(self, outcomes: list[Outcome]) -> None:

@@ -79,7 +79,8 @@ from rsm.sessions import Answer, Origin
 from rsm.state_machine import Marked, StateMachine
 from rsm.status import ReplicaStatus, Standing
 from rsm.storage.errors import StorageError
-from rsm.transfer import Offer, Peer, Results, StateWanted
+from rsm.survey import Surveyor
+from rsm.transfer import Offer, Peer, StateWanted
 from rsm.watch import Watch
 
 M = TypeVar("M", bound=StateMachine)
@@ -91,7 +92,7 @@ DRAIN_SECONDS: Final = 5.0
 TURN_SECONDS: Final = 0.01  # of executing, before the event loop turns
 
 
-class Replica(Generic[M]):
+class Replica(Surveyor, Generic[M]):
     """One replica of a group of ``machine``. It belongs to the event loop it was opened in."""
 
     _driver_type: type[Driver] = Driver
@@ -191,6 +192,13 @@ class Replica(Generic[M]):
     @property
     def address(self) -> str:
         return self._driver.address
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Of the members, itself among them."""
+        view = self.executor.group.view
+        named = view.addresses.values() if view is not None else ()
+        return tuple(dict.fromkeys([self.address, *named, *self._addresses[0], *self._addresses[1]]))
 
     @property
     def member(self) -> Member:
@@ -430,9 +438,7 @@ class Replica(Generic[M]):
 
     async def _explain(self, error: Diverged) -> None:
         """Ask the others what they have computed, and say where it began."""
-        view = self.executor.group.view
-        others = [] if view is None else [a for a in view.addresses.values() if a != self.address]
-        said = await first_difference(self.executor.results(), map(self._peer, others))
+        said = await first_difference(self.executor.results(), map(self.peer, self.addresses[1:]))
         try:
             if error.alone and self._disk is not None:  # it comes back as new (R17)
                 await self._disk.wipe()
@@ -503,7 +509,7 @@ class Replica(Generic[M]):
         assert group is not None
         late = msgspec.structs.replace(wanted, ts=self._needed(wanted))
         try:
-            return await self._handover.fetch(late, group, self.address, self._peer)
+            return await self._handover.fetch(late, group, self.address, self.peer)
         except StorageError as error:
             self._give_up(error)
             return None
@@ -516,7 +522,7 @@ class Replica(Generic[M]):
         self._fail(error)
         self._driver.close()
 
-    def _peer(self, address: str) -> Peer:
+    def peer(self, address: str) -> Peer:
         return Peer(address, self._keyring, group_id(self.config.group), self._boot)
 
     async def _take_over(self, wanted: RequestState, offer: Offer) -> None:
@@ -546,9 +552,6 @@ class Replica(Generic[M]):
 
     async def _serve(self, stream: BulkStream) -> None:
         await transfer.serve(stream, self, self._desk)
-
-    def results(self) -> Results:
-        return self.executor.results()
 
     async def offer(self, wanted: StateWanted) -> Offer | None:
         """Our state, once it is as far as was asked for."""

@@ -48,6 +48,7 @@ from ordering.views import NO_SITE, SiteId
 from rsm import operations
 from rsm.chunks import CHUNK_MAX, DIGEST_BYTES, Whole, name_of
 from rsm.errors import MachineError
+from rsm.executor import Executor
 from rsm.logs import Throttle, logger
 from rsm.operations import Outcome
 from rsm.pace import aside
@@ -178,9 +179,10 @@ class Source(Protocol):
     @property
     def gifts(self) -> Gifts: ...
 
-    async def offer(self, wanted: StateWanted) -> Offer | None: ...
+    @property
+    def executor(self) -> Executor: ...
 
-    def results(self) -> Results: ...
+    async def offer(self, wanted: StateWanted) -> Offer | None: ...
 
     def status(self) -> ReplicaStatus: ...
 
@@ -216,7 +218,7 @@ async def serve(stream: BulkStream, source: Source, desk: Desk) -> None:
         return
     match wanted:
         case ResultsWanted():
-            await stream.send(msgspec.msgpack.encode(source.results()))
+            await stream.send(msgspec.msgpack.encode(source.executor.results()))
         case StatusWanted():
             await stream.send(msgspec.msgpack.encode(source.status()))
         case StateWanted():

@@ -22,6 +22,7 @@ from ordering.packets import Ack, NewList, Packet, RecoveryNewList
 from ordering.state import State
 from ordering.transports.bulk_tcp import BulkStream
 from rsm import transfer
+from rsm.executor import Executor
 from rsm.replica import Replica
 from rsm.state_machine import StateMachine
 from rsm.transfer import Offer, StateWanted
@@ -195,9 +196,12 @@ class _Source:
         self._giving = giving
         self._replica = replica
         self.gifts = replica.gifts
-        self.results = replica.results
         self.status = replica.status
         self.operate = replica.operate
+
+    @property
+    def executor(self) -> Executor:
+        return self._replica.executor
 
     async def offer(self, wanted: StateWanted) -> Offer | None:
         offer = await self._replica.offer(wanted)

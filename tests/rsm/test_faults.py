@@ -375,7 +375,7 @@ def test_when_a_state_cannot_be_given_then_its_replica_goes_on_and_gives_it_when
                     await asyncio.sleep(0.01)
                 view = replicas[0].executor.group.view
                 assert view is not None
-                peer = late._peer(replicas[0].address)
+                peer = late.peer(replicas[0].address)
                 assert await peer.state(StateWanted(view.chain, 1), Spool()) is None
                 assert "handler failed" not in replicas[0]._bulk.counters
                 assert await replicas[1].proxy.mend() == 0
