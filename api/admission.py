@@ -1,8 +1,8 @@
 """Who is let in, and who has to come back later?
 
 So many requests are under way at a time. Who is one too many is told so, but not at once: a client that
-repeats without a pause would cost more than the answers of those who are served. What is held back is bounded as
-well; beyond that it is told at once.
+repeats without a pause would cost more than the answers of those who are served. What is held back is
+bounded as well; beyond that it is told at once.
 """
 
 import asyncio

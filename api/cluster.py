@@ -108,6 +108,10 @@ class Surveys:
             raise Problem("no_primary", "no replica answers; try again")
         return shape_of(picture, latest)
 
+    def forget(self) -> None:
+        """Something was ordered: what was known before is old."""
+        self._latest = None
+
     def close(self) -> None:
         if self._asking is not None:
             self._asking.cancel()

@@ -86,9 +86,7 @@ _IF_MATCH: Final = header(
 _IF_ABSENT: Final = header(
     "If-None-Match", "*: the key must not be there.", {"type": "string", "enum": ["*"]}, "*"
 )
-_IF_CHANGED: Final = header(
-    "If-None-Match", "ETags that need not be sent again.", {"type": "string"}, '"17"'
-)
+_IF_CHANGED: Final = header("If-None-Match", "ETags that need not be sent again.", {"type": "string"}, '"17"')
 _KEY: Final = {
     "name": "key",
     "in": "path",
@@ -122,7 +120,13 @@ def _operation(
 ) -> dict[str, Any]:
     found = {**answers, **problems(*codes)}
     responses = {str(status): found[status] for status in sorted(found, key=str)}
-    return {"operationId": name, "summary": words, "tags": ["keys"], "parameters": known, "responses": responses}
+    return {
+        "operationId": name,
+        "summary": words,
+        "tags": ["keys"],
+        "parameters": known,
+        "responses": responses,
+    }
 
 
 def key_operations() -> dict[str, Any]:

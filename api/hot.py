@@ -1,7 +1,7 @@
 """``/v1/kv/{key}``: straight ASGI, no parsing of values.
 
-Most requests are these. There is no object for the request: headers are looked at once, the key is cut out of the
-path as it came, and a value goes from the socket to the group, and back, as it is.
+Most requests are these. There is no object for the request: headers are looked at once, the key is cut out
+of the path as it came, and a value goes from the socket to the group, and back, as it is.
 """
 
 from hashlib import blake2b

@@ -1,7 +1,7 @@
 """What stands in a query or in a header, and what it means; the description of the API is made of the same.
 
-Queries are read as bytes: a key need not be UTF-8. ``+`` is a space, as forms write it. What is not known, and
-what is said twice, is refused: a parameter with a typing error would be a wrong answer otherwise.
+Queries are read as bytes: a key need not be UTF-8. ``+`` is a space, as forms write it. What is not known,
+and what is said twice, is refused: a parameter with a typing error would be a wrong answer otherwise.
 """
 
 import base64

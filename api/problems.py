@@ -16,6 +16,7 @@ import msgspec
 from ordering.errors import MessageTooLarge, NoPrimary, NotMember, Overloaded
 from rsm.errors import OutcomeUnknown, Refusal, Refused, Rejected
 from rsm.logs import logger
+from rsm.survey import OrderRefused
 
 log = logger(__name__)
 
@@ -120,6 +121,8 @@ def problem_of(error: Exception) -> Problem:
                 "outcome_unknown",
                 f"{error}; look at the state, or repeat it with the Idempotency-Key it had",
             )
+        case OrderRefused():
+            return Problem(error.code if error.code in KINDS else "member_runs", str(error))
         case TimeoutError():
             return Problem("no_primary", "no replica that has a majority answered in time; try again")
         case MessageTooLarge() | Refused(refusal=Refusal.TOO_LARGE):
@@ -138,7 +141,9 @@ def _rejection(error: Rejected) -> Problem:
     found = dict(error.detail) if isinstance(error.detail, dict) else {}
     told = {name: _plain(value) for name, value in found.items() if isinstance(name, str)}
     words = told.pop("words", None) or ", ".join(f"{name}: {value}" for name, value in told.items())
-    return Problem(code, str(words or KINDS[code].title), **{n: v for n, v in told.items() if n not in _TAKEN})
+    return Problem(
+        code, str(words or KINDS[code].title), **{n: v for n, v in told.items() if n not in _TAKEN}
+    )
 
 
 _TAKEN: Final = frozenset({"type", "title", "status", "detail", "code", "headers"})

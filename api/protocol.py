@@ -8,7 +8,7 @@ HTTP get a problem like all other errors.
 import asyncio
 from typing import Any, Final, Protocol
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from api.problems import Problem
 from api.settings import GatewaySettings
@@ -93,7 +93,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._fields_bytes = 0
-        self.scope[CONNECTION] = self  # type: ignore[literal-required]
+        self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
@@ -158,7 +158,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _refuse(self, problem: Problem) -> None:
         """Say so, unless an answer is under way, and hang up."""
         self._stop_waiting()
-        if self.cycle is None or self.cycle.response_complete:
+        if not self._answers_under_way():
             body = problem.body()
             headers = [
                 *self.server_state.default_headers,
@@ -169,6 +169,10 @@ class BoundedProtocol(HttpToolsProtocol):
             lines = [STATUS_LINE[problem.status], *(b"%s: %s\r\n" % header for header in headers)]
             self.transport.write(b"".join([*lines, b"\r\n", body]))
         self.transport.close()
+
+    def _answers_under_way(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and not cycle.response_complete
 
     def _wait(self, seconds: float, late: Any) -> None:
         self._stop_waiting()

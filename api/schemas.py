@@ -1,16 +1,16 @@
 """What does JSON look like?
 
 Answers are dictionaries whose shape is declared here: type checkers hold the code to it, and the description
-of the API is made of it. Requests are models, which say field by field what is wrong with them. A key or value
-that is UTF-8 is a string, any other is base64 under another name (``key``, ``key_base64``).
+of the API is made of it. Requests are models, which say field by field what is wrong with them. A key or
+value that is UTF-8 is a string, any other is base64 under another name (``key``, ``key_base64``).
 """
 
 import base64
 import binascii
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, NotRequired, Self, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
-from typing_extensions import NotRequired, Self, TypedDict
+from typing_extensions import TypedDict
 
 from api.parameters import INT_MAX, Span, cursor_at, duration_ms, span_of_prefix
 from apps.kv import types as kv
@@ -164,10 +164,8 @@ def written(key: bytes, done: kv.Written | kv.Counted | kv.Entry) -> WrittenShap
 
 
 def item(entry: kv.Entry, *, keys_only: bool = False) -> ItemShape:
-    shape: ItemShape = {**written(entry.key, entry)}
-    if not keys_only:
-        shape |= in_words("value", entry.value)  # type: ignore[typeddict-item]
-    return shape
+    value = {} if keys_only else in_words("value", entry.value)
+    return {**written(entry.key, entry), **value}  # type: ignore[typeddict-item]
 
 
 def listing(page: kv.Listing, cursor: str | None, *, keys_only: bool = False) -> ListingShape:

@@ -97,7 +97,7 @@ class Serving:
     def _config(self) -> uvicorn.Config:
         settings = self._settings
         config = uvicorn.Config(
-            self._app,  # type: ignore[arg-type]  # uvicorn names every kind of message
+            self._app,
             http=protocol_for(settings),
             ws="none",
             lifespan="off",

@@ -74,4 +74,3 @@ class GatewaySettings(BaseSettings):
                 " 127.0.0.1, or set insecure"
             )
         return self
-

@@ -13,10 +13,11 @@ from apps.kv.types import Limits
 from ordering.errors import OrderingError
 from rsm.errors import RsmError
 from rsm.feeds import Feed
-from rsm.operations import Order, Outcome
+from rsm.operations import Outcome
 from rsm.proxy import Consistency, DetailedProxy, Fresh, Proxy
 from rsm.state_machine import Marked
 from rsm.survey import Picture
+from rsm.transfer import Peer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,13 +32,18 @@ class Group(Protocol):
     @property
     def proxy(self) -> Proxy[KeyValueStore]: ...
 
+    @property
+    def linked_to(self) -> str: ...
+
     def follow(
         self, method: Marked[KeyValueStore, P, Feed[T]], *args: P.args, **kwargs: P.kwargs
     ) -> AsyncIterator[Feed[T]]: ...
 
     async def survey(self) -> Picture: ...
 
-    async def order(self, order: Order) -> Outcome: ...
+    def peer(self, address: str) -> Peer: ...
+
+    async def remove(self, member: str, timeout: float, *, force: bool = False) -> Outcome: ...
 
 
 class Store:

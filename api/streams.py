@@ -1,7 +1,7 @@
 """Server-sent events to one client, for as long as both want."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Final
 
@@ -24,7 +24,7 @@ class EventStream(Response):
 
     def __init__(
         self,
-        chunks: Callable[[], AsyncIterator[bytes]],
+        chunks: Callable[[], AsyncGenerator[bytes, None]],
         close: Callable[[], Awaitable[None]],
         headers: Headers | None = None,
     ) -> None:
@@ -48,7 +48,7 @@ class EventStream(Response):
 
     async def _pump(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [*_HEADERS, *self._more]})
-        async with aclosing(self._chunks()) as chunks:  # type: ignore[type-var]
+        async with aclosing(self._chunks()) as chunks:
             async for chunk in chunks:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,16 +1,17 @@
 """One feed from the group, any number of watchers.
 
 While somebody watches, one feed of all changes comes from the group, and what it brings is given to each
-watcher whose keys it is about. A watcher that begins further back is fed with pages until it has reached the feed, and
-joins it then: every change it is to see comes behind its own position, so nothing is left out or told
-twice. What the feed brought last is kept for that, so that a busy group cannot run away from who catches up.
+watcher whose keys it is about. A watcher that begins further back is fed with pages until it has reached
+the feed, and joins it then: every change it is to see comes behind its own position, so nothing is left out
+or told twice. What the feed brought last is kept for that, so that a busy group cannot run away from who
+catches up.
 
 A watcher that does not read is dropped when too much waits for it; nobody else waits.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from itertools import groupby
 from typing import Final
@@ -45,7 +46,7 @@ class Told:
         self._text: bytes | None = None
 
     def text(self, *, last: bool) -> bytes:
-        """``last``: of what a watcher sees of its revision. Then it has an id, behind which one may resume."""
+        """``last``: of what a watcher sees of its revision. Then it has an id, to resume behind."""
         if self._text is None:
             kind = b"delete" if self.event.value is None else b"put"
             self._text = b"event: %s\ndata: %s\n" % (kind, msgspec.json.encode(schemas.event(self.event)))
@@ -81,7 +82,9 @@ class Recent:
 class Watcher:
     """Who watches ``span``, and has been given everything up to ``position``."""
 
-    def __init__(self, span: Span, position: int, settings: GatewaySettings, abort: Callable[[], None]) -> None:
+    def __init__(
+        self, span: Span, position: int, settings: GatewaySettings, abort: Callable[[], None]
+    ) -> None:
         self.span = span
         self.position = position
         self.problem: Problem | None = None
@@ -249,7 +252,7 @@ class Watch:
     async def close(self) -> None:
         await self._watches.leave(self._watcher)
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Events, and a sign of life whenever there is none for a while; an error at the end."""
         watcher = self._watcher
         if self._greeting:
@@ -269,7 +272,7 @@ class Watch:
         rest = await watcher.next(0)
         yield b"%sevent: error\ndata: %s\n\n" % (rest, watcher.problem.body())
 
-    async def _catch_up(self) -> AsyncIterator[bytes]:
+    async def _catch_up(self) -> AsyncGenerator[bytes, None]:
         """Pages of what happened, until the feed has the rest."""
         watcher, page, now = self._watcher, self._first, self._now
         while watcher.problem is None:
@@ -279,7 +282,5 @@ class Watch:
             watcher.position = max(page.position, now) if ended else page.position
             if self._watches.hub(now).admit(watcher):
                 return
-            fresh = await self._watches.store.reading().changes(
-                watcher.position, *watcher.span, PAGE_EVENTS
-            )
+            fresh = await self._watches.store.reading().changes(watcher.position, *watcher.span, PAGE_EVENTS)
             now, page = fresh.timestamp, fresh.value

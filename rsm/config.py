@@ -106,9 +106,7 @@ class ReplicaConfig(BaseSettings):
         )
 
 
-def load_settings(
-    kind: type[S], path: Path | str, files: Iterable[str], arguments: Mapping[str, Any]
-) -> S:
+def load_settings(kind: type[S], path: Path | str, files: Iterable[str], arguments: Mapping[str, Any]) -> S:
     """From a TOML file; variables and arguments win. ``files`` are settings that name one, relative to where
     the TOML file is."""
     path = Path(path)

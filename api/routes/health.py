@@ -19,16 +19,18 @@ _TEXT: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-@router.api_route("/livez", methods=["GET", "HEAD"], summary="Whether it lives", responses=problems())
+@router.head("/livez", summary="The same without a body", operation_id="live_head", responses=problems())
+@router.get("/livez", summary="Whether it lives", operation_id="live", responses=problems())
 async def live(request: Request) -> Response:
     asked_of(request, _NOTHING)
     return json_answer({"status": "ok"})
 
 
-@router.api_route(
+@router.head("/readyz", summary="The same without a body", operation_id="ready_head", responses=problems())
+@router.get(
     "/readyz",
-    methods=["GET", "HEAD"],
     summary="Whether a majority of the group can be reached",
+    operation_id="ready",
     responses=problems(),
 )
 async def ready(request: Request) -> Response:
@@ -40,7 +42,9 @@ async def ready(request: Request) -> Response:
     return json_answer({"status": "ok"}, fresh)
 
 
-@router.get("/metrics", summary="Figures for Prometheus", response_class=Response, responses={**_TEXT, **problems()})
+@router.get(
+    "/metrics", summary="Figures for Prometheus", response_class=Response, responses={**_TEXT, **problems()}
+)
 async def metrics(request: Request) -> Response:
     asked_of(request, _NOTHING)
     body, content_type = parts_of(request).metrics.page(request.headers.get("accept", ""))

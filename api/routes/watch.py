@@ -33,6 +33,7 @@ STREAM: Final[dict[int | str, dict[str, Any]]] = {
 @router.get(
     "/v1/watch",
     summary="Events of keys, as they happen",
+    status_code=200,
     response_class=EventStream,
     responses={**STREAM, **problems("future", "compacted")},
     openapi_extra=documented(*_WATCHED, headers=(_LAST_ID,)),
