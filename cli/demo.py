@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -15,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.panel import Panel
 
+from bench.ports import free_ports
 from cli.replica import write_group
 from ordering.driver import run
 from rsm.client import Client, ClientConfig
@@ -80,18 +80,6 @@ class Cluster:
         for process in self.running.values():
             process.terminate()
         await asyncio.gather(*(process.wait() for process in self.running.values()))
-
-
-def free_ports(count: int) -> list[int]:
-    """Held together, so that they differ; they may be taken before a replica gets there, which it says."""
-    taken = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
-    try:
-        for each in taken:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in taken]
-    finally:
-        for each in taken:
-            each.close()
 
 
 class _Teller:

@@ -12,6 +12,8 @@ from cli.demo import demo
 from cli.doctor import doctor
 from cli.explore import explore
 from cli.fuzz import fuzz
+from cli.kv import app as kv
+from cli.leases import leases, locks
 from cli.log import app as log
 from cli.members import members
 from cli.replica import call, init, replica, status
@@ -50,6 +52,9 @@ app.command()(replica)
 app.command()(status)
 app.command(context_settings={"ignore_unknown_options": True})(call)  # a number may be negative
 app.command()(members)
+app.add_typer(kv, name="kv")
+app.add_typer(leases, name="leases")
+app.add_typer(locks, name="locks")
 app.command()(doctor)
 app.add_typer(log, name="log")
 app.add_typer(cluster, name="cluster")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from typer.testing import CliRunner
 
-from cli.demo import free_ports
+from bench.ports import free_ports
 from cli.main import app
 
 ROOT = Path(__file__).parents[2]

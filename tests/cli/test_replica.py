@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.demo import free_ports
+from bench.ports import free_ports
 from cli.main import app
 from rsm.config import ReplicaConfig
 
