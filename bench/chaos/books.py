@@ -119,10 +119,9 @@ class Books(msgspec.Struct, kw_only=True):
                 " name another --directory"
             )
         if books.http != http:
-            has, lacks = ("", "out") if books.http else ("out", "")
+            how = "with" if books.http else "without"
             raise BenchError(
-                f"{directory}: its campaign is with{has} --http; go on with{has} it, or name another --directory"
-                f" for one with{lacks}"
+                f"{directory}: its campaign is {how} --http; go on {how} it, or name another --directory"
             )
         return books
 

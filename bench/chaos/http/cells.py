@@ -1,8 +1,8 @@
 """A group of keys without a place in any order: the model of a search that does not believe timestamps.
 
-The store's revisions are slots, which a search cannot know before it has found an order. Here they are marks: a request
-carries the one that its effect had, and whoever read the key must have seen that and no other. It shares nothing
-with the store itself: what both get wrong they do not get wrong together.
+The store's revisions are slots, which a search cannot know before it has found an order. Here they are marks:
+a request carries the one that its effect had, and whoever read the key must have seen that and no other. It
+shares nothing with the store itself: what both get wrong they do not get wrong together.
 """
 
 from collections.abc import Iterable

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -48,7 +49,7 @@ class Process:
 
 
 class Gateways:
-    """All of a round. ``problems`` are deaths that nobody here has wanted."""
+    """All of a round."""
 
     def __init__(self, crew: Crew, directory: Path, group: Sequence[str], note: Note) -> None:
         self.processes = [Process(number, port) for number, port in enumerate(free_ports(GATEWAYS))]
@@ -99,8 +100,8 @@ class Gateways:
         """One at a time, until it is enough, and at least one; each to its end."""
         for struck, fault in enumerate(plan.gateway_faults()):
             if struck:
-                await _first(enough.wait(), fault.after_s)
-                if enough.is_set():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(enough.wait(), fault.after_s)
                     return
             await self._strike(fault, tally)
 
@@ -135,6 +136,3 @@ class Gateways:
         worker.process.close()
         self._crew.workers.remove(worker)
         process.worker = None
-
-
-async def _first(waited: Coroutine[Any, Any, object], seconds: float) -> None: ...

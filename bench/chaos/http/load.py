@@ -1,4 +1,4 @@
-"""Requests without end, over gateways and from within a replica, and a process that makes them over HTTP.
+"""Requests without end, by whatever door, and the door from within a replica.
 
 A request that has an Idempotency-Key is now and then sent twice: one after the other over different gateways,
 or over both at once. Each time is written down by itself; what they are told must be one answer.
@@ -6,36 +6,37 @@ or over both at once. Each time is written down by itself; what they are told mu
 
 import asyncio
 import time
-from pathlib import Path
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
-import httpx2
 import msgspec
 
 from bench.chaos.history import Called, Ended, Notes, Returned
 from bench.chaos.http.draws import Draws, Request
-from bench.chaos.http.requests import Told, http_of, told
-from bench.chaos.http.store import RecordedStore, Shown, end_of, mark, once_of, refusal, shown
-from bench.chaos.http.watching import Watcher
-from bench.chaos.load import CALL_SECONDS, CallerSetup, Calling, fetch_order
-from bench.member import forget_settings, heard
-from bench.wire import new_loop
-from bench.workers import Link
+from bench.chaos.http.store import Shown, end_of, mark, once_of, refusal, shown
+from bench.chaos.load import CALL_SECONDS, Calling
 from ordering.errors import OrderingError
 from rsm import envelope
 from rsm.errors import OutcomeUnknown, RsmError
 from rsm.methods import Catalogue
 from rsm.proxy import Backend, Consistency
 
-CONNECT_SECONDS: Final = 1.0
-BAD_SECONDS: Final = 0.5
+AGAIN_SECONDS: Final = 0.5
 END_SECONDS: Final = 20.0
 REPEATED_SHARE: Final = 0.15
 REPEATED_UNKNOWN_SHARE: Final = 0.8
 AT_ONCE_SHARE: Final = 0.1
 END_KEY: Final = b"end/%d"
 _METHODS: Final = Catalogue(Shown)
+
+
+class Told(NamedTuple):
+    """How a request ended, as the line that is written of it has it."""
+
+    ended: Ended
+    ts: int = 0
+    reply: bytes = b""
+    why: str = ""
 
 
 class Door(Protocol):
@@ -89,7 +90,7 @@ class StoreLoad(Calling):
                     return int(msgspec.msgpack.decode(answer.reply)[1][0])
                 self._requests += 1
                 number = self._requests
-                await asyncio.sleep(BAD_SECONDS)
+                await asyncio.sleep(AGAIN_SECONDS)
 
     async def attempt(self, request: Request, way: int) -> Ended:
         """The first of a request, under its own number."""
@@ -184,83 +185,3 @@ def _call_of(request: Request) -> tuple[str, tuple[Any, ...]]:
             return method, (*arguments, once_of(once))
         case method, _:
             raise NotImplementedError(method)
-
-
-# -- over HTTP -----------------------------------------------------------------------------------
-
-
-class Gateways:
-    """One after the other, when one is gone."""
-
-    def __init__(self, client: httpx2.AsyncClient, urls: tuple[str, ...]) -> None:
-        self.ways = len(urls)
-        self._client = client
-        self._urls = urls
-        self._bad_until = [0.0] * len(urls)
-
-    def good(self, way: int) -> bool:
-        return time.monotonic() >= self._bad_until[way]
-
-    async def ask(self, request: Request, way: int) -> Told:
-        sent = http_of(request)
-        try:
-            async with asyncio.timeout(CALL_SECONDS):
-                answer = await self._client.request(
-                    sent.method, self._urls[way] + sent.path, headers=sent.headers, content=sent.body
-                )
-        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            self._bad_until[way] = time.monotonic() + BAD_SECONDS
-            return Told(Ended.REFUSED, why=f"{type(error).__name__}: {error}")
-        except (httpx2.HTTPError, TimeoutError) as error:
-            self._bad_until[way] = time.monotonic() + BAD_SECONDS
-            return Told(Ended.UNKNOWN, why=f"{type(error).__name__}: {error}")
-        return told(request, answer)
-
-
-class HttpSetup(CallerSetup, frozen=True, kw_only=True):
-    gateways: tuple[str, ...]
-    watch: Path
-
-
-def http_caller(link: Link) -> None:
-    """A process outside the group that knows its gateways alone."""
-    setup: HttpSetup = link.hear()
-    forget_settings()
-    loop = new_loop()
-    asyncio.set_event_loop(loop)
-    loop.run_until_complete(_call(link, setup))
-
-
-async def _call(link: Link, setup: HttpSetup) -> None:
-    timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)
-    client = httpx2.AsyncClient(timeout=timeout, trust_env=False)
-    watcher = Watcher(client, setup.gateways, setup.client - 1, setup.watch)
-    load = StoreLoad(
-        Gateways(client, setup.gateways), setup.client, Notes(setup.notes), Random(setup.seed)
-    )
-    await watcher.begun()
-    load.start(setup.tasks, setup.pause_s)
-    link.say("calling")
-    while True:
-        match await heard(link):
-            case "quiet":
-                await load.stop()
-                link.say(await _come_to_an_end(load, watcher))
-            case "order":
-                link.say(await fetch_order(RecordedStore, setup.config()))
-
-
-async def _come_to_an_end(load: StoreLoad, watcher: Watcher) -> str:
-    """Nothing, or what did not come to one."""
-    try:
-        last = await load.put_end()
-    except TimeoutError:
-        return f"no gateway has written a key for {END_SECONDS:.0f} s after the last fault"
-    try:
-        async with asyncio.timeout(END_SECONDS):
-            await watcher.reached(last)
-    except TimeoutError:
-        return f"a watcher has not seen revision {last} within {END_SECONDS:.0f} s of its answer"
-    finally:
-        await watcher.stop()
-    return ""

@@ -1,7 +1,7 @@
 """How a request becomes HTTP, and what the answer says.
 
-2xx, and errors that tell of the state (a key that is not there, a conflict, no number), are answers, and are checked.
-429 and 503 say that nothing was done, 504 that nobody knows. Anything else should never come.
+2xx, and errors that tell of the state (a key that is not there, a conflict, no number), are answers, and are
+checked. 429 and 503 say that nothing was done, 504 that nobody knows. Anything else should never come.
 """
 
 import base64
@@ -14,6 +14,7 @@ import msgspec
 from apps.kv.types import ABSENT, PRESENT, Add, Compare, Delete, Get, Operation, Put
 from bench.chaos.history import Ended
 from bench.chaos.http.draws import Request
+from bench.chaos.http.load import Told
 from bench.chaos.http.store import Line, refusal
 from rsm import envelope
 
@@ -28,15 +29,6 @@ class Sent(NamedTuple):
     path: str
     headers: dict[str, str]
     body: bytes | None = None
-
-
-class Told(NamedTuple):
-    """How a request ended, as the line that is written of it has it."""
-
-    ended: Ended
-    ts: int = 0
-    reply: bytes = b""
-    why: str = ""
 
 
 # -- on the way out ------------------------------------------------------------------------------

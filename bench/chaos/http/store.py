@@ -1,10 +1,10 @@
 """The key-value store under attack, and the same as HTTP shows it.
 
-A request has a name, the numbers of its client and its own. It stands in what the request carries anyway: in the
-value that it writes, the number that it adds, the key under which it may be repeated. ``RecordedStore`` notes
-the names of what it executes, so that the order can be fetched when all is over and shows which requests of
-unknown outcome took effect. ``Shown`` has those commands with the arguments and answers that HTTP has: it is
-what checkers replay.
+A request has a name, the numbers of its client and its own. It stands in what the request carries anyway: in
+the value that it writes, the number that it adds, the key under which it may be repeated. ``RecordedStore``
+notes the names of what it executes, so that the order can be fetched when all is over and shows which
+requests of unknown outcome took effect. ``Shown`` has those commands with the arguments and answers that HTTP
+has: it is what checkers replay.
 """
 
 from collections.abc import Iterable, Sequence
