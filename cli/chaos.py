@@ -36,7 +36,7 @@ Directory = Annotated[
     Path | None,
     typer.Option(
         file_okay=False,
-        help="Progress, and what is left of rounds that went wrong. [default: chaos, or chaos-http]",
+        help="Progress, and what is left of rounds that went wrong; else chaos, or chaos-http.",
         show_default=False,
     ),
 ]

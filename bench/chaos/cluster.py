@@ -108,7 +108,7 @@ class Cluster:
             log=self.directory / f"site-{number}.log",
             snapshot_bytes=plan.snapshot_bytes,
             ring=plan.ring,
-            pause_s=plan.pause_s,
+            pause_s=plan.site_pause_s,
             http=plan.http,
             arm=arm,
         )

@@ -21,6 +21,9 @@ PAUSE_FACTORS: Final = (0.5, 10.0)  # times the detection time
 ALL_DOWN_EVERY: Final = 4  # rounds
 SMALL_GROUP: Final = 3  # whose orders of restart are all tried
 GATEWAYS: Final = 2
+# Without HTTP, and with it: by way of a gateway a request takes longer, and most are to go that way.
+_TASKS: Final = (3, 6)
+_SITE_PAUSE_SECONDS: Final = (0.025, 0.1)
 _PAUSES_A_DECK: Final = 5
 # Roles that a site has while it works, so that it can be stopped there as well as killed.
 WORKING: Final = (Role.TOKEN_SITE, Role.NEXT_TOKEN_SITE, Role.SENDER, Role.LOCK_HOLDER)
@@ -87,8 +90,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_bytes: int = 64 << 20
     ring: dict[str, Any] = {}
     callers: int = 2
-    tasks: int = 3
+    tasks: int = _TASKS[False]
     pause_s: float = 0.025
+    site_pause_s: float = _SITE_PAUSE_SECONDS[False]  # of the calls that a site makes itself
 
     @property
     def minority(self) -> int:
@@ -169,6 +173,8 @@ def make_plan(seed: int, sites: int, seconds: float, *, http: bool = False) -> P
         sites=sites,
         seconds=seconds,
         http=http,
+        tasks=_TASKS[http],
+        site_pause_s=_SITE_PAUSE_SECONDS[http],
         snapshot_bytes=rng.choice((20_000, 1 << 20, 64 << 20)),
         ring={"retain_slots": rng.choice((300, 1_000_000))},
     )

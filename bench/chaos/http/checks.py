@@ -103,12 +103,15 @@ def _asked(operation: Operation) -> Asked:
 def place(
     asked: Mapping[tuple[int, int], Asked], refused: Mapping[tuple[int, int], str], order: Order
 ) -> tuple[list[Executed], list[str]]:
-    """The order with the requests in it. Of one that was sent several times, those that tell no slot are
-    taken as they were sent: nothing tells them apart."""
-    told = {each.operation.ts: each for each in asked.values() if each.name != NOBODY}
+    """The order with the requests in it. Of one that was sent several times, those that do not tell where
+    are taken as they were sent: nothing tells them apart."""
+    names = {ts: (client, request) for ts, client, request in order}
+    told: dict[int, Asked] = {}
     silent: dict[Name, deque[Asked]] = {}
     for each in sorted(asked.values(), key=lambda each: each.operation.call_ns):
-        if not each.operation.ts and each.name != NOBODY and each.slot not in refused:
+        if each.name == NOBODY or each.slot in refused:
+            continue
+        if names.get(each.operation.ts) != each.name or told.setdefault(each.operation.ts, each) is not each:
             silent.setdefault(each.name, deque()).append(each)
     sent = {each.name for each in asked.values()}
     executed: list[Executed] = []
@@ -119,10 +122,9 @@ def place(
             problems.append(f"slot {ts} was executed after slot {last}")
         last = ts
         name = (client, request)
-        found = told.get(ts)
-        if found is None or found.name != name:
-            waiting = silent.get(name)
-            found = waiting.popleft() if waiting else None
+        found = told.pop(ts, None)
+        if found is None and silent.get(name):
+            found = silent[name].popleft()
         if found is not None:
             operation = found.operation
             executed.append(Executed(ts, *found.slot, operation.method, operation.arguments))

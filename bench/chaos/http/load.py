@@ -23,7 +23,7 @@ from rsm.proxy import Backend, Consistency
 
 AGAIN_SECONDS: Final = 0.5
 END_SECONDS: Final = 20.0
-REPEATED_SHARE: Final = 0.15
+REPEATED_SHARE: Final = 0.2
 REPEATED_UNKNOWN_SHARE: Final = 0.8
 AT_ONCE_SHARE: Final = 0.1
 END_KEY: Final = b"end/%d"
