@@ -68,26 +68,24 @@ class Gateways:
         process.worker = self._crew.start(name, become_gateway, words, process.out, log)
         self._note("start gateway", gateway=process.number, pid=process.worker.pid)
 
-    async def ready(self, process: Process) -> None:
-        """Returns when it has said so."""
-        async with asyncio.timeout(READY_SECONDS):
-            while not (process.out.exists() and process.out.read_bytes().startswith(b"ready")):
-                self.look_after(process)
-                await asyncio.sleep(_TICK_SECONDS)
-
-    async def start_all(self) -> None:
+    def start_all(self) -> None:
         for process in self.processes:
             self.start(process)
-        for process in self.processes:
-            await self._come_up(process)
 
-    async def _come_up(self, process: Process) -> None:
+    async def all_ready(self) -> None:
+        for process in self.processes:
+            await self._ready(process)
+
+    async def _ready(self, process: Process) -> None:
+        """Returns when it has said so."""
         try:
-            await self.ready(process)
+            async with asyncio.timeout(READY_SECONDS):
+                while not (process.out.exists() and process.out.read_bytes().startswith(b"ready")):
+                    self.look_after(process)
+                    await asyncio.sleep(_TICK_SECONDS)
         except TimeoutError:
-            raise WorkerFailed(
-                f"gateway {process.number} was not ready within {READY_SECONDS:.0f} s"
-            ) from None
+            words = f"gateway {process.number} was not ready within {READY_SECONDS:.0f} s"
+            raise WorkerFailed(words) from None
 
     def look_after(self, process: Process) -> None:
         if process.worker is not None and process.worker.process.exitcode is not None:
@@ -126,7 +124,7 @@ class Gateways:
         tally.killed(GATEWAY)
         await asyncio.sleep(fault.down_s)
         self.start(process)
-        await self._come_up(process)
+        await self._ready(process)
 
     async def _bury(self, process: Process, worker: Worker) -> None:
         while worker.process.exitcode is None:
