@@ -21,8 +21,7 @@ import stamina
 import stamina.instrumentation
 import typer
 
-from cli.asking import UNKNOWN, WRONG, refuse
-from ordering.driver import run
+from cli.showing import UNKNOWN, WRONG, refuse
 
 REFUSED: Final = 1
 UNSERVED: Final = 5
@@ -60,7 +59,7 @@ ADVICE: Final = {
 }
 CALLED_WRONGLY: Final = frozenset(
     {"bad_request", "invalid", "too_large", "unsupported_media_type", "headers_too_large", "not_found",
-     "method_not_allowed", "key_reused"}
+     "method_not_allowed", "key_reused", "member_not_found"}
 )  # fmt: skip
 
 
@@ -323,44 +322,32 @@ def _raw(value: str | bytes | int) -> bytes:
 
 # -- options -------------------------------------------------------------------------------------
 
+Endpoint = Annotated[
+    list[str] | None,
+    typer.Option(
+        envvar="RSM_ENDPOINT",
+        help="URL of a gateway; several, with commas or repeated: tries the next.",
+        show_default=HERE,
+        rich_help_panel="Connection",
+    ),
+]
+Token = Annotated[
+    str,
+    typer.Option(envvar="RSM_TOKEN", help="Who asks.", show_default=False, rich_help_panel="Connection"),
+]
+Authority = Annotated[
+    Path | None,
+    typer.Option(envvar="RSM_CA", help="Who signed its certificate, PEM.", rich_help_panel="Connection"),
+]
+Timeout = Annotated[
+    float, typer.Option(min=0.01, help="Seconds, all tries together.", rich_help_panel="Connection")
+]
+TIMEOUT: Final = 10.0
 _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
-    "endpoint": (
-        Annotated[
-            list[str] | None,
-            typer.Option(
-                envvar="RSM_ENDPOINT",
-                help="URL of a gateway; several, with commas or repeated: tries the next.",
-                show_default=HERE,
-                rich_help_panel="Connection",
-            ),
-        ],
-        None,
-    ),
-    "token": (
-        Annotated[
-            str,
-            typer.Option(
-                envvar="RSM_TOKEN", help="Who asks.", show_default=False, rich_help_panel="Connection"
-            ),
-        ],
-        "",
-    ),
-    "ca": (
-        Annotated[
-            Path | None,
-            typer.Option(
-                envvar="RSM_CA", help="Who signed its certificate, PEM.", rich_help_panel="Connection"
-            ),
-        ],
-        None,
-    ),
-    "timeout": (
-        Annotated[
-            float,
-            typer.Option(min=0.01, help="Seconds, all tries together.", rich_help_panel="Connection"),
-        ],
-        10.0,
-    ),
+    "endpoint": (Endpoint, None),
+    "token": (Token, ""),
+    "ca": (Authority, None),
+    "timeout": (Timeout, TIMEOUT),
 }
 
 
@@ -415,4 +402,4 @@ def asked(access: Access, work: Callable[[Gateways], Coroutine[Any, Any, T]]) ->
         async with Gateways(access) as gateways:
             return await work(gateways)
 
-    return run(main())
+    return asyncio.run(main())

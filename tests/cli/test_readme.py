@@ -16,7 +16,7 @@ ENGINE = README.parent / "docs" / "engine.md"
 GUARANTEES = ENGINE.with_name("guarantees.md")
 PAGES = [*sorted(README.parent.glob("*.md")), *sorted(ENGINE.parent.rglob("*.md"))]
 # In a block of its own, with what it does behind it; or between backticks.
-COMMANDS = re.compile(r"^ {4}rsm (.+?)(?: {2,}.*)?$|`rsm ([^`]+)`", re.MULTILINE)
+COMMANDS = re.compile(r"^ {4,}rsm (.+?)(?: {2,}.*)?$|`rsm ([^`]+)`", re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", [README, ENGINE], ids=lambda page: page.stem)
