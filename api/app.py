@@ -22,7 +22,7 @@ from starlette.routing import Match
 
 from api import description, hot
 from api.admission import Admission
-from api.bodies import Gone, read_body
+from api.bodies import Gone, has_body, read_body
 from api.cluster import Surveys
 from api.metrics import Metrics
 from api.parts import Parts
@@ -289,7 +289,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
     if any(each["type"] == "json_invalid" for each in found):
         return _response(Problem("bad_request", "the body is no JSON that can be read"))
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json" and not kind.endswith("+json"):
+    if has_body(hot.headers_of(request.scope)) and kind != "application/json" and not kind.endswith("+json"):
         return _response(Problem("unsupported_media_type", "Content-Type: send application/json"))
     errors = [{"place": ".".join(map(str, each["loc"][1:])), "words": each["msg"]} for each in found]
     return _response(Problem("invalid", "; ".join(_words(each) for each in errors[:3]), errors=errors[:100]))
