@@ -22,7 +22,7 @@ from starlette.routing import Match
 
 from api import description, hot
 from api.admission import Admission
-from api.bodies import Gone, read_body
+from api.bodies import Gone, has_body, read_body
 from api.cluster import Surveys
 from api.metrics import Metrics
 from api.parts import Parts
@@ -85,14 +85,18 @@ class Gateway:
         metrics.gauge("refusals_held_back", "429s that wait to be told.", lambda: admission.held)
         metrics.gauge("waiting", "Requests that wait for a lock.", lambda: admission.waiting)
         metrics.gauge("watchers", "Event streams that are open.", lambda: watches.count)
+        metrics.gauge("primary", "Whether a majority was reached.", lambda: not self.parts.store.is_lost)
         metrics.gauge("linked", "Whether reads have a replica to go to.", lambda: bool(group.linked_to))
+
+    async def start(self) -> None:
+        self.parts.store.start()
 
     async def stop(self) -> None:
         """Nothing more is let in, and streams end; what is under way goes on."""
         self.parts.admission.stopping = True
         self.parts.watches.stop()
         self.parts.surveys.close()
-        self.parts.store.close()
+        await self.parts.store.stop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -273,7 +277,7 @@ def _methods(request: Request) -> list[str]:
     found: set[str] = set()
     for route in (route for each in _ROUTES for route in each.router.routes):
         if isinstance(route, APIRoute) and route.matches(request.scope)[0] is not Match.NONE:
-            found |= route.methods
+            found |= route.methods or set()
     return sorted(found)
 
 
@@ -285,7 +289,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
     if any(each["type"] == "json_invalid" for each in found):
         return _response(Problem("bad_request", "the body is no JSON that can be read"))
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json" and not kind.endswith("+json"):
+    if has_body(hot.headers_of(request.scope)) and kind != "application/json" and not kind.endswith("+json"):
         return _response(Problem("unsupported_media_type", "Content-Type: send application/json"))
     errors = [{"place": ".".join(map(str, each["loc"][1:])), "words": each["msg"]} for each in found]
     return _response(Problem("invalid", "; ".join(_words(each) for each in errors[:3]), errors=errors[:100]))

@@ -128,6 +128,8 @@ class Keys:
     async def _read(self, key: bytes, scope: Scope, _: Receive, headers: dict[bytes, bytes]) -> Answer:
         asked = read_query(scope["query_string"], _GET)
         consistency = asked.get(CONSISTENCY) or _LINEARIZABLE
+        if consistency is _LINEARIZABLE:
+            self._store.check_primary()
         after = after_in(headers, consistency)
         get = self._get[consistency] if after is None else self._store.reading(consistency, after).get
         fresh = await get(key, asked.get(REVISION))

@@ -129,6 +129,12 @@ def _bytes(text: bytes) -> bytes:
     return text
 
 
+def _key(text: bytes) -> bytes:
+    if not text:
+        raise ValueError("it is empty; it has at least one byte")
+    return text
+
+
 def _number(text: bytes) -> int:
     return number_of(text, 0)
 
@@ -205,7 +211,7 @@ _TIME: Final = {"type": "string", "pattern": _DURATION_TEXT}
 PREFIX: Final = Parameter("prefix", _bytes, "Keys that begin like this; empty: all.", _TEXT, "config/")
 START: Final = Parameter("start", _bytes, "Keys from this one on.", _TEXT, "a")
 END: Final = Parameter("end", _bytes, "Keys before this one.", _TEXT, "m")
-KEY: Final = Parameter("key", _bytes, "This key alone.", {**_TEXT, "minLength": 1}, "config/port")
+KEY: Final = Parameter("key", _key, "This key alone.", {**_TEXT, "minLength": 1}, "config/port")
 LIMIT: Final = Parameter("limit", _positive, "So many at most; fewer may come.", _POSITIVE, 100)
 CURSOR: Final = Parameter("cursor", _cursor, "Where the page before has ended.", _TEXT, cursor_at(b"b"))
 KEYS_ONLY: Final = Parameter("keys_only", _truth, "Without values.", {"type": "boolean"}, True)

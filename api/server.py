@@ -30,9 +30,12 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class Application(Protocol):
-    """An ASGI application that can be told to come to an end."""
+    """An ASGI application with a beginning and an end."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+    async def start(self) -> None:
+        """The event loop runs; requests follow."""
 
     async def stop(self) -> None:
         """Begin nothing more, and end what would never end by itself."""
@@ -73,6 +76,7 @@ class Serving:
         config = self._config()
         listener = self._listener()
         self.port = listener.getsockname()[1]
+        await self._app.start()
         self._server = server = _Server(config)
         self._running = asyncio.create_task(server.serve(sockets=[listener]))
         while not server.started and not self._running.done():

@@ -6,24 +6,28 @@ Proxies are made once for each way of asking: making one costs as much as half a
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, Final, ParamSpec, Protocol, TypeVar
+from typing import Final, ParamSpec, Protocol, TypeVar
 
 from apps.kv.store import KeyValueStore
-from apps.kv.types import Limits
-from ordering.errors import OrderingError
+from apps.kv.types import Limits, Statistics
+from ordering.errors import NoPrimary, OrderingError
 from rsm.errors import RsmError
 from rsm.feeds import Feed
+from rsm.logs import logger
 from rsm.operations import Outcome
 from rsm.proxy import Consistency, DetailedProxy, Fresh, Proxy
 from rsm.state_machine import Marked
 from rsm.survey import Picture
 from rsm.transfer import Peer
 
+log = logger(__name__)
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
 PROBE_SECONDS: Final = 2.0
-LIMITS_SECONDS: Final = 5.0  # after which the group's limits are asked for again
+LOOK_SECONDS: Final = 1.0
+LOST_SECONDS: Final = 0.25  # where the last look found no majority
 
 
 class Group(Protocol):
@@ -54,44 +58,58 @@ class Store:
         self._proxy = group.proxy.with_options(timeout=timeout).with_details()
         self._reading = {each: self._proxy.with_options(consistency=each) for each in Consistency}
         self._writing: dict[str, DetailedProxy[KeyValueStore]] = {"majority": self._proxy}
-        self._limits = Limits()
-        self._limits_at = float("-inf")
-        self._learning: asyncio.Task[None] | None = None
+        self._probing = self._proxy.with_options(timeout=min(timeout, PROBE_SECONDS))
+        self._vigil: asyncio.Task[None] | None = None
+        self.limits = Limits()  # the group's, as they were a moment ago
+        self.is_lost = False
 
     def reading(
         self, consistency: Consistency = Consistency.LINEARIZABLE, after: int | None = None
     ) -> DetailedProxy[KeyValueStore]:
         """``after``: of a state that is not before this slot."""
+        if consistency is Consistency.LINEARIZABLE:
+            self.check_primary()
         proxy = self._reading[consistency]
         return proxy if after is None else proxy.with_options(after=after)
 
     def writing(self, qos: str = "majority") -> DetailedProxy[KeyValueStore]:
+        self.check_primary()
         proxy = self._writing.get(qos)
         if proxy is None:
             proxy = self._writing[qos] = self._proxy.with_options(qos=qos)
         return proxy
 
-    @property
-    def limits(self) -> Limits:
-        """The group's, as they were a moment ago: the machine has the last word."""
-        now = asyncio.get_running_loop().time()
-        if now - self._limits_at > LIMITS_SECONDS and self._learning is None:
-            self._limits_at = now
-            self._learning = asyncio.get_running_loop().create_task(self._learn())
-        return self._limits
+    # -- whether there is a primary view ---------------------------------------------------------
 
-    async def probe(self) -> Fresh[Any]:
+    async def probe(self) -> Fresh[Statistics]:
         """Returns if a majority can be reached; it takes no slot."""
-        return await self._reading[Consistency.LINEARIZABLE].with_options(timeout=PROBE_SECONDS).lease(0)
+        return await self._probing.statistics()
 
-    async def _learn(self) -> None:
-        try:
-            self._limits = (await self._reading[Consistency.STALE].statistics()).value.limits
-        except (OrderingError, RsmError, TimeoutError):
-            pass  # whoever asks next tries again
-        finally:
-            self._learning = None
+    def check_primary(self) -> None:
+        """Raises where nobody would answer: then nothing is sent, and the outcome is known."""
+        if self.is_lost:
+            raise NoPrimary("no majority of the group was reached lately")
 
-    def close(self) -> None:
-        if self._learning is not None:
-            self._learning.cancel()
+    def start(self) -> None:
+        self._vigil = asyncio.get_running_loop().create_task(self._keep_vigil())
+
+    async def _keep_vigil(self) -> None:
+        """Look whether a majority is there, and learn the group's limits: the machine has the last word, but
+        what is too large need not be sent."""
+        while True:
+            try:
+                self.limits = (await self.probe()).value.limits
+            except (OrderingError, RsmError, TimeoutError) as error:
+                if not self.is_lost:
+                    log.warning("no majority of the group is reached", error=str(error))
+                self.is_lost = True
+            else:
+                if self.is_lost:
+                    log.info("a majority of the group is reached again")
+                self.is_lost = False
+            await asyncio.sleep(LOST_SECONDS if self.is_lost else LOOK_SECONDS)
+
+    async def stop(self) -> None:
+        if self._vigil is not None:
+            self._vigil.cancel()
+            await asyncio.wait([self._vigil])
