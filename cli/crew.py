@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from rich.markup import escape
+
 from bench.ports import free_ports
 from cli.replica import write_group
 from ordering.errors import ConfigurationError
@@ -137,7 +139,7 @@ class Crew:
             except NotStarted as error:
                 failures += 1
                 await self.kill(name)
-                tell(f"[red]{error}[/red]")
+                tell(f"[red]{escape(str(error))}[/red]")
             else:
                 failures = 0
                 tell(f"[green]{name}[/green] is back (pid {self.running[name].pid}), and has caught up")

@@ -31,7 +31,15 @@ curl {url}/v1/cluster"""
 
 def demo(
     sites: Annotated[int | None, typer.Option(min=1, max=9, help="Replicas.", show_default="3")] = None,
-    port: Annotated[int, typer.Option(min=1, max=65_535, help="Where the gateway serves HTTP.")] = PORT,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65_535,
+            help="Where the gateway serves HTTP.",
+            show_default=f"{PORT}, or a free one for --script",
+        ),
+    ] = None,
     directory: Annotated[
         Path | None,
         typer.Option("--dir", help="Keep the data here, and go on with it; none: removed at the end."),
@@ -59,9 +67,9 @@ def demo(
     console = Console(highlight=False)
     if script is None:
         script = not sys.stdout.isatty()
-    if script:
-        (port,) = free_ports(1)
-    elif not is_free(port):
+    if port is None:
+        port = free_ports(1)[0] if script else PORT
+    if not is_free(port):
         refuse(f"127.0.0.1:{port} is taken; name another port with --port", 1)
     with _place(directory) as place:
         try:

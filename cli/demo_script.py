@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 from rich.console import Console
+from rich.markup import escape
 
 from cli.asking import ask_all
 from cli.crew import GATEWAY, Crew
@@ -45,7 +46,7 @@ async def play(crew: Crew, console: Console) -> bool:
                 try:
                     figures = await step()
                 except (DidNotHold, Failure) as error:
-                    console.print(f"[red]✗[/red] {title}: {error}", markup=True)
+                    console.print(f"[red]✗[/red] {title}: {escape(str(error))}", soft_wrap=True)
                     return False
                 console.print(f"[green]✓[/green] {title}: {figures}", soft_wrap=True)
     except TimeoutError:

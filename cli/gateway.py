@@ -10,8 +10,6 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic import ValidationError
 
-from api.app import create_app
-from api.server import Serving
 from api.settings import GatewaySettings
 from apps.kv import KeyValueStore
 from cli.asking import client_of, load_site
@@ -54,7 +52,9 @@ def gateway(
     group: Annotated[str, typer.Option(help="Instead: the group's name,")] = "",
     replicas: Annotated[str, typer.Option(help="some of its replicas, host:port, with commas between,")] = "",
     key_file: Annotated[Path | None, typer.Option(help="and its key.")] = None,
-    bind: Annotated[str, typer.Option(help="Where to serve.", rich_help_panel=HTTP)] = BIND,
+    bind: Annotated[
+        str, typer.Option(envvar="RSM_GATEWAY_BIND", help="Where to serve.", rich_help_panel=HTTP)
+    ] = BIND,
     tokens: Tokens = None,
     tls_cert: Certificate = None,
     tls_key: PrivateKey = None,
@@ -139,6 +139,9 @@ async def over_http(
     if settings is None:
         yield ""
         return
+    from api.app import create_app  # a replica that serves no HTTP need not have it in memory
+    from api.server import Serving
+
     serving = Serving(create_app(group, settings), settings)
     await serving.start()
     try:

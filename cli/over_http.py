@@ -30,6 +30,7 @@ EVENT_BYTES_MAX: Final = 16 << 20
 SILENCE_SECONDS: Final = 30.0  # a stream says something every 10 s
 RETRY_AFTER_MAX: Final = 60.0
 PAUSE_SECONDS: Final = 0.2
+FIELDS_SHOWN: Final = 3
 OPENED: Final = "opened"
 READS: Final = frozenset({"GET", "HEAD"})
 
@@ -50,7 +51,7 @@ ADVICE: Final = {
     "compacted": "begin behind a later revision, or without --since",
     "unauthenticated": "give a token, by --token or RSM_TOKEN; rsm token new makes one",
     "forbidden": "use a token with the scope it names; rsm token new makes one",
-    "too_large": "rsm kv stats shows the limits",
+    "too_large": "docs/kv.md has the limits",
     "not_found": "is this endpoint a gateway of rsm, and of this version?",
     "no_primary": "rsm status --endpoint shows who is there",
     "overloaded": "repeat it later, or give it longer: --timeout",
@@ -79,6 +80,8 @@ class Problem(msgspec.Struct, frozen=True):
             said = msgspec.json.decode(answer.content, type=dict[str, Any])
         title, detail = str(said.get("title", answer.reason_phrase)), str(said.get("detail", ""))
         words = detail if title.lower() in detail.lower() else ": ".join(filter(None, (title, detail)))
+        wrong = [f"{each['place']}: {each['words']}" for each in said.get("errors", ())[:FIELDS_SHOWN]]
+        words = "; ".join([words, *wrong])
         wait = answer.headers.get("retry-after", "")
         return cls(
             answer.status_code,
@@ -333,7 +336,12 @@ Endpoint = Annotated[
 ]
 Token = Annotated[
     str,
-    typer.Option(envvar="RSM_TOKEN", help="Who asks.", show_default=False, rich_help_panel="Connection"),
+    typer.Option(
+        envvar="RSM_TOKEN",
+        help="Who asks; a variable is not seen by others.",
+        show_default=False,
+        rich_help_panel="Connection",
+    ),
 ]
 Authority = Annotated[
     Path | None,
