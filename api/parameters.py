@@ -166,9 +166,10 @@ def _truth(text: bytes) -> bool:
 def duration_ms(text: bytes) -> int:
     """``30s``, ``500ms``; at least a millisecond."""
     found = _DURATION.fullmatch(text)
-    if found is None or not int(found[1]):
+    ms = 0 if found is None else int(found[1]) * _UNITS[found[2]]
+    if not 0 < ms <= INT_MAX:
         raise ValueError(f"{shown(text)} is no time; write 500ms, 30s, 5m, 2h or 1d")
-    return int(found[1]) * _UNITS[found[2]]
+    return ms
 
 
 def _consistency(text: bytes) -> Consistency:
