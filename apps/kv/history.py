@@ -1,0 +1,197 @@
+"""What happened, as far as it is retained?
+
+Changes are numbered and kept in the order in which they happened. Each has the entry that it replaced: that
+is what history keeps alive beyond the state itself, and what its bytes are counted by. Forgetting
+goes by whole revisions, the oldest first; the newest always stays.
+
+A key's own changes are found by their numbers. The oldest of these may be of changes that are forgotten; they
+are dropped now and then, so that a key that is written all the time costs no more than others.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from apps.kv.types import MIB, Entry, Event, History, Limits
+from rsm.errors import Rejected
+from rsm.feeds import Feed
+
+CHANGE_BYTES: Final = 100  # of a change beside its key and the value that it replaced
+PAGE_EVENTS_MAX: Final = 10_000
+PAGE_BYTES: Final = MIB
+LOOKED_AT_MAX: Final = 10_000  # changes, whether they match or not
+_SPARE: Final = 1024  # places of forgotten changes, before they are cut off
+_SPARE_NUMBERS: Final = 8
+
+
+class Change(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """From ``previous`` to ``entry``; None: the key was not there, is not there any more."""
+
+    revision: int
+    key: bytes
+    entry: Entry | None
+    previous: Entry | None
+    expired: bool = False
+
+
+_FORGOTTEN: Final = Change(0, b"", None, None)
+
+
+class Changes:
+    """``compacted``: the newest revision that is forgotten."""
+
+    def __init__(self) -> None:
+        self.compacted = 0
+        self.bytes = 0
+        self._changes: list[Change] = []
+        self._revisions: list[int] = []
+        self._head = 0  # place of the oldest that is retained
+        self._first = 0  # number of what has place 0
+        self._of_key: dict[bytes, list[int]] = {}
+
+    def load(self, number: int, compacted: int, changes: Iterable[Change]) -> None:
+        """``number``: of the first of them."""
+        self._first, self.compacted = number, compacted
+        for change in changes:
+            self._append(change)
+
+    @property
+    def last(self) -> int:
+        """The newest revision."""
+        return self._revisions[-1] if self._revisions else self.compacted
+
+    @property
+    def number(self) -> int:
+        """Of the oldest that is retained."""
+        return self._first + self._head
+
+    def __len__(self) -> int:
+        return len(self._changes) - self._head
+
+    def retained(self) -> list[Change]:
+        return self._changes[self._head :]
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def add(self, change: Change, limits: Limits) -> None:
+        self._append(change)
+        if self.bytes > limits.history_bytes_max or len(self) > limits.history_events_max:
+            self.trim(limits)
+
+    def _append(self, change: Change) -> None:
+        key, previous = change.key, change.previous
+        number = self._first + len(self._changes)
+        self._changes.append(change)
+        self._revisions.append(change.revision)
+        numbers = self._of_key.get(key)
+        if numbers is None:
+            self._of_key[key] = [number]
+        else:
+            numbers.append(number)
+            if len(numbers) > _SPARE_NUMBERS and numbers[len(numbers) >> 1] < self.number:
+                del numbers[: bisect_left(numbers, self.number)]
+        self.bytes += CHANGE_BYTES + len(key) + (len(previous.value) if previous is not None else 0)
+
+    def trim(self, limits: Limits) -> None:
+        """Forget the oldest revisions, until the rest is within the limits."""
+        while self.bytes > limits.history_bytes_max or len(self) > limits.history_events_max:
+            if not len(self) or self._revisions[self._head] == self._revisions[-1]:
+                return
+            self._forget(self._revisions[self._head])
+
+    def compact(self, revision: int) -> int:
+        """Forget everything up to there; gives how many changes that were."""
+        before = len(self)
+        end = bisect_right(self._revisions, revision, self._head)
+        if end > self._head:
+            self._forget(self._revisions[end - 1])
+        return before - len(self)
+
+    def _forget(self, revision: int) -> None:
+        """Up to and with this one, which is retained."""
+        changes, of_key = self._changes, self._of_key
+        end = bisect_right(self._revisions, revision, self._head)
+        for place in range(self._head, end):
+            change = changes[place]
+            changes[place] = _FORGOTTEN  # its values are let go now, its place later
+            self.bytes -= CHANGE_BYTES + len(change.key)
+            if change.previous is not None:
+                self.bytes -= len(change.previous.value)
+            if of_key[change.key][-1] == self._first + place:
+                del of_key[change.key]
+        self._head = end
+        self.compacted = revision
+        if end >= _SPARE or end == len(changes):
+            del changes[:end], self._revisions[:end]
+            self._first += end
+            self._head = 0
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def entry_at(self, key: bytes, revision: int, now: Entry | None) -> Entry | None:
+        """What the key was; ``now`` is what it is."""
+        if revision < self.compacted:
+            raise Rejected("compacted", {"revision": revision, "compacted": self.compacted})
+        numbers = self._of_key.get(key)
+        if numbers is None:
+            return now
+        end = bisect_left(numbers, self._first + bisect_right(self._revisions, revision, self._head))
+        if end and numbers[end - 1] >= self.number:
+            return self._changes[numbers[end - 1] - self._first].entry
+        return self._changes[numbers[end] - self._first].previous
+
+    def of(self, key: bytes, since: int, limit: int) -> History:
+        """What happened to a key behind a revision, whole revisions only."""
+        limit = _page_limit(limit)
+        numbers = self._of_key.get(key, [])
+        begin = bisect_left(numbers, self._first + bisect_right(self._revisions, since, self._head))
+        events: list[Event] = []
+        size = 0
+        for at in range(begin, len(numbers)):
+            change = self._changes[numbers[at] - self._first]
+            if (len(events) >= limit or size >= PAGE_BYTES) and change.revision != events[-1].revision:
+                return History(events, True, self.compacted)
+            events.append(_event_of(change))
+            size += _size_of(change)
+        return History(events, False, self.compacted)
+
+    def since(self, since: int, start: bytes, end: bytes | None, limit: int) -> Feed[Event]:
+        """What happened behind a revision to keys in [start, end), whole revisions only."""
+        limit = _page_limit(limit)
+        if since < self.compacted:
+            raise Rejected("compacted", {"since": since, "compacted": self.compacted})
+        events: list[Event] = []
+        size, position = 0, since
+        for looked_at, change in enumerate(self._behind(since)):
+            if change.revision != position:
+                if len(events) >= limit or size >= PAGE_BYTES or looked_at >= LOOKED_AT_MAX:
+                    return Feed(events, position)
+                position = change.revision
+            if start <= change.key and (end is None or change.key < end):
+                events.append(_event_of(change))
+                size += _size_of(change)
+        return Feed(events, position)
+
+    def _behind(self, revision: int) -> Iterator[Change]:
+        changes = self._changes
+        for place in range(bisect_right(self._revisions, revision, self._head), len(changes)):
+            yield changes[place]
+
+
+def _page_limit(limit: int) -> int:
+    if limit < 1:
+        raise Rejected("bad_request", {"limit": limit, "least": 1})
+    return min(limit, PAGE_EVENTS_MAX)
+
+
+def _event_of(change: Change) -> Event:
+    entry = change.entry
+    if entry is None:
+        return Event(change.revision, change.key, None, expired=change.expired)
+    return Event(change.revision, change.key, entry.value, entry.created, entry.version, entry.lease)
+
+
+def _size_of(change: Change) -> int:
+    return len(change.key) + (len(change.entry.value) if change.entry is not None else 0)
