@@ -24,6 +24,7 @@ PAGE_BYTES: Final = MIB
 LOOKED_AT_MAX: Final = 10_000  # changes, whether they match or not
 _SPARE: Final = 1024  # places of forgotten changes, before they are cut off
 _SPARE_NUMBERS: Final = 8
+_TRIMMED: Final = 64  # one part of so many is forgotten at a time
 
 
 class Change(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -49,7 +50,7 @@ class Changes:
         self._revisions: list[int] = []
         self._head = 0  # place of the oldest that is retained
         self._first = 0  # number of what has place 0
-        self._of_key: dict[bytes, list[int]] = {}
+        self._of_key: dict[bytes, int | list[int]] = {}  # numbers; a list only if there are several
 
     def load(self, number: int, compacted: int, changes: Iterable[Change]) -> None:
         """``number``: of the first of them."""
@@ -77,29 +78,43 @@ class Changes:
 
     def add(self, change: Change, limits: Limits) -> None:
         self._append(change)
-        if self.bytes > limits.history_bytes_max or len(self) > limits.history_events_max:
+        if self.bytes > limits.history_bytes_max or (
+            len(self._changes) - self._head > limits.history_events_max
+        ):
             self.trim(limits)
 
     def _append(self, change: Change) -> None:
-        key, previous = change.key, change.previous
-        number = self._first + len(self._changes)
-        self._changes.append(change)
+        key, changes = change.key, self._changes
+        number = self._first + len(changes)
+        changes.append(change)
         self._revisions.append(change.revision)
         numbers = self._of_key.get(key)
         if numbers is None:
-            self._of_key[key] = [number]
+            self._of_key[key] = number
+        elif isinstance(numbers, int):
+            self._of_key[key] = [numbers, number]
         else:
             numbers.append(number)
             if len(numbers) > _SPARE_NUMBERS and numbers[len(numbers) >> 1] < self.number:
                 del numbers[: bisect_left(numbers, self.number)]
-        self.bytes += CHANGE_BYTES + len(key) + (len(previous.value) if previous is not None else 0)
+        self.bytes += _cost_of(change)
 
     def trim(self, limits: Limits) -> None:
-        """Forget the oldest revisions, until the rest is within the limits."""
-        while self.bytes > limits.history_bytes_max or len(self) > limits.history_events_max:
-            if not len(self) or self._revisions[self._head] == self._revisions[-1]:
-                return
-            self._forget(self._revisions[self._head])
+        """If it is more than the limits allow, forget the oldest revisions: a few more than need be, for many
+        at a time are sooner forgotten than each by itself."""
+        most, most_bytes = limits.history_events_max, limits.history_bytes_max
+        if self.bytes <= most_bytes and len(self) <= most:
+            return
+        most -= most // _TRIMMED
+        most_bytes -= most_bytes // _TRIMMED
+        revisions, end = self._revisions, self._head
+        newest = bisect_left(revisions, revisions[-1], end) if revisions else end
+        size = self.bytes
+        while end < newest and (size > most_bytes or len(revisions) - end > most):
+            size -= _cost_of(self._changes[end])
+            end += 1
+        if end > self._head:
+            self._forget(revisions[end - 1])
 
     def compact(self, revision: int) -> int:
         """Forget everything up to there; gives how many changes that were."""
@@ -116,10 +131,9 @@ class Changes:
         for place in range(self._head, end):
             change = changes[place]
             changes[place] = _FORGOTTEN  # its values are let go now, its place later
-            self.bytes -= CHANGE_BYTES + len(change.key)
-            if change.previous is not None:
-                self.bytes -= len(change.previous.value)
-            if of_key[change.key][-1] == self._first + place:
+            self.bytes -= _cost_of(change)
+            numbers = of_key[change.key]
+            if self._first + place == (numbers if isinstance(numbers, int) else numbers[-1]):
                 del of_key[change.key]
         self._head = end
         self.compacted = revision
@@ -134,8 +148,8 @@ class Changes:
         """What the key was; ``now`` is what it is."""
         if revision < self.compacted:
             raise Rejected("compacted", {"revision": revision, "compacted": self.compacted})
-        numbers = self._of_key.get(key)
-        if numbers is None:
+        numbers = self._numbers(key)
+        if not numbers:
             return now
         end = bisect_left(numbers, self._first + bisect_right(self._revisions, revision, self._head))
         if end and numbers[end - 1] >= self.number:
@@ -145,7 +159,7 @@ class Changes:
     def of(self, key: bytes, since: int, limit: int) -> History:
         """What happened to a key behind a revision, whole revisions only."""
         limit = _page_limit(limit)
-        numbers = self._of_key.get(key, [])
+        numbers = self._numbers(key)
         begin = bisect_left(numbers, self._first + bisect_right(self._revisions, since, self._head))
         events: list[Event] = []
         size = 0
@@ -174,6 +188,12 @@ class Changes:
                 size += _size_of(change)
         return Feed(events, position)
 
+    def _numbers(self, key: bytes) -> list[int]:
+        numbers = self._of_key.get(key)
+        if numbers is None:
+            return []
+        return [numbers] if isinstance(numbers, int) else numbers
+
     def _behind(self, revision: int) -> Iterator[Change]:
         changes = self._changes
         for place in range(bisect_right(self._revisions, revision, self._head), len(changes)):
@@ -191,6 +211,11 @@ def _event_of(change: Change) -> Event:
     if entry is None:
         return Event(change.revision, change.key, None, expired=change.expired)
     return Event(change.revision, change.key, entry.value, entry.created, entry.version, entry.lease)
+
+
+def _cost_of(change: Change) -> int:
+    previous = change.previous
+    return CHANGE_BYTES + len(change.key) + (0 if previous is None else len(previous.value))
 
 
 def _size_of(change: Change) -> int:

@@ -4,13 +4,14 @@ A lease ends when the group's time has reached its end. Then it is none any more
 it goes in steps of a bounded size, and until it has gone the lease is among those that are ``ending``.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
 from sortedcontainers import SortedDict, SortedList
 
-from apps.kv.types import Limits
+from apps.kv.types import Entry, Limits
 from rsm.errors import Rejected
 
 MS: Final = 1_000_000  # nanoseconds
@@ -31,7 +32,7 @@ class Leases:
     def __init__(self) -> None:
         self.last_id = 0
         self.records: Any = SortedDict()  # id → Record
-        self.ending: list[int] = []
+        self.ending: deque[int] = deque()
         self.resume_ns = 0  # when the last step was made, while there are more to make
         self.key_counts: dict[int, int] = {}
         self._ends: Any = SortedList()  # (ends_ns, id)
@@ -77,12 +78,10 @@ class Leases:
         self.records[record.id] = renewed
         return renewed
 
-    def end(self, record: Record, now_ns: int) -> None:
-        """It is none any more; what is attached to it has yet to go."""
+    def end(self, record: Record) -> None:
+        """It is none any more."""
         del self.records[record.id]
         self._ends.remove((record.ends_ns, record.id))
-        self.ending.append(record.id)
-        self.resume_ns = now_ns
 
     # -- keys ------------------------------------------------------------------------------------
 
@@ -90,14 +89,22 @@ class Leases:
         self._keys.add((lease, key))
         self.key_counts[lease] = self.key_counts.get(lease, 0) + 1
 
-    def detach(self, lease: int, key: bytes, now_ns: int) -> None:
+    def detach(self, lease: int, key: bytes) -> Record | None:
+        """Gives the lease if it is to end now: it was the key's own."""
+        record: Record | None = self.records.get(lease)
         self._keys.remove((lease, key))
         count = self.key_counts[lease] = self.key_counts[lease] - 1
-        if not count:
-            del self.key_counts[lease]
-            record: Record | None = self.records.get(lease)
-            if record is not None and record.own:
-                self.end(record, now_ns)
+        if count:
+            return None
+        del self.key_counts[lease]
+        return record if record is not None and record.own else None
+
+    def goes_with(self, entry: Entry | None) -> bool:
+        """Whether a lease ends when the entry loses it."""
+        if entry is None or self.key_counts.get(entry.lease) != 1:
+            return False
+        record: Record | None = self.records.get(entry.lease)
+        return record is not None and record.own
 
     def keys_of(self, lease: int) -> Iterator[bytes]:
         """In order."""

@@ -10,6 +10,7 @@ The store is copied first, references only and in slices, between which others h
 after that, while commands run.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from struct import Struct as Layout
@@ -234,7 +235,7 @@ def _assembled(
     attached = ((entry.lease, entry.key) for entry in entries.values() if entry.lease)
     parts.leases.load(records, attached)
     parts.leases.last_id = head.last_lease
-    parts.leases.ending, parts.leases.resume_ns = head.ending, head.resume_ns
+    parts.leases.ending, parts.leases.resume_ns = deque(head.ending), head.resume_ns
     parts.locks.load(held)
     parts.repeats.load(remembered)
     return parts

@@ -94,7 +94,7 @@ class KeyValueStore(StateMachine):
         revision = self.context.timestamp
         attached = 0
         if ttl_ms is not None or lease is not None:
-            attached = self._lease_for(ttl_ms, lease)
+            attached = self._lease_for(previous, ttl_ms, lease)
         entry = successor(previous, key, value, revision, attached)
         self._write(previous, entry)
         return Written(revision, entry.created, entry.version, attached)
@@ -230,8 +230,8 @@ class KeyValueStore(StateMachine):
         """End it now. Its keys and locks go; if they are more than 1,000, in as many slots as that takes."""
         record = self._leases.find(lease)
         keys, locks = self._leases.key_counts.get(lease, 0), self._locks.counts.get(lease, 0)
-        self._leases.end(record, self.context.time_ns)
-        self._end_some(STEP_MAX)
+        self._end(record)
+        self._end_some()
         return Revoked(self.context.timestamp, keys, locks)
 
     @query
@@ -258,14 +258,14 @@ class KeyValueStore(StateMachine):
             self._locks.counts.get(record.id, 0),
         )
 
-    def _lease_for(self, ttl_ms: int | None, lease: int | None) -> int:
+    def _lease_for(self, previous: Entry | None, ttl_ms: int | None, lease: int | None) -> int:
         """The lease that a key is to have: one that is there, or one of its own, granted now."""
         if ttl_ms is None:
             assert lease is not None
             return self._leases.find(lease).id
         if lease is not None:
             raise Rejected("bad_request", {"ttl_ms": ttl_ms, "lease": lease})
-        self._leases.check_ttl(ttl_ms, self._limits)
+        self._leases.check_ttl(ttl_ms, self._limits, more=-1 if self._leases.goes_with(previous) else 0)
         made = self._leases.next_id(self.context.timestamp)
         return self._leases.grant(made, ttl_ms, self.context.time_ns, own=True).id
 
@@ -340,31 +340,38 @@ class KeyValueStore(StateMachine):
         return self._leases.alarm
 
     def on_alarm(self) -> None:
-        now = self.context.time_ns
-        for record in self._leases.due(now, STEP_MAX):
-            self._leases.end(record, now)
-        self._end_some(STEP_MAX)
+        for record in self._leases.due(self.context.time_ns, STEP_MAX):
+            self._end(record)
+        self._end_some()
 
-    def _end_some(self, most: int) -> None:
+    def _end(self, record: Record) -> None:
+        """The lease is none any more; what is attached to it goes in steps."""
+        leases = self._leases
+        leases.end(record)
+        if record.id in leases.key_counts or record.id in self._locks.counts:
+            leases.ending.append(record.id)
+            leases.resume_ns = self.context.time_ns
+
+    def _end_some(self) -> None:
         """Take what is attached to leases that have ended: so many keys and locks, and no more than a page of
         keys, for all of this is one revision."""
         leases, locks = self._leases, self._locks
-        size = done = 0
-        while leases.ending:
+        size, left = 0, STEP_MAX
+        while leases.ending and left > 0 and size < PAGE_BYTES:
             lease = leases.ending[0]
-            for name in list(islice(locks.names_of(lease), most - done)):
+            for name in list(islice(locks.names_of(lease), left)):
                 locks.leave(name, lease, self.context.timestamp, leases.records.__contains__)
-                done += 1
-            for key in list(islice(leases.keys_of(lease), most - done)):
-                if size > PAGE_BYTES:
-                    break
+                left -= 1
+            for key in list(islice(leases.keys_of(lease), left)):
                 self._remove(self._keyspace.entries[key], expired=True)
                 size += len(key)
-                done += 1
-            if lease in leases.key_counts or lease in locks.counts:
-                leases.resume_ns = self.context.time_ns
-                return
-            del leases.ending[0]
+                left -= 1
+                if size >= PAGE_BYTES:
+                    break
+            if lease not in leases.key_counts and lease not in locks.counts:
+                leases.ending.popleft()
+                left -= 1
+        leases.resume_ns = self.context.time_ns
 
     # -- snapshots -------------------------------------------------------------------------------
 
@@ -396,14 +403,19 @@ class KeyValueStore(StateMachine):
             if entry.lease:
                 self._leases.attach(entry.lease, entry.key)
             if before:
-                self._leases.detach(before, entry.key, self.context.time_ns)
+                self._detach(before, entry.key)
         self._changes.add(Change(entry.revision, entry.key, entry, previous), self._limits)
 
     def _remove(self, entry: Entry, *, expired: bool = False) -> None:
         self._keyspace.remove(entry)
         if entry.lease:
-            self._leases.detach(entry.lease, entry.key, self.context.time_ns)
+            self._detach(entry.lease, entry.key)
         self._changes.add(Change(self.context.timestamp, entry.key, None, entry, expired), self._limits)
+
+    def _detach(self, lease: int, key: bytes) -> None:
+        over = self._leases.detach(lease, key)
+        if over is not None:
+            self._end(over)
 
 
 def _detail(refusal: Rejected) -> dict[str, object]:

@@ -115,6 +115,7 @@ class Sketch:
         self.revision = revision
         self.entries: dict[bytes, Entry | None] = {}
         self.granted: dict[int, int] = {}
+        self.freed = 0  # leases that end with their keys
         self.read_bytes = 0
 
     def carry_out(self, operations: Sequence[Operation]) -> list[Outcome]:
@@ -146,7 +147,7 @@ class Sketch:
             case Put(key, value, ttl_ms, lease):
                 check_key(key, self.limits)
                 check_value(value, self.limits)
-                return self._put(key, value, self._lease(ttl_ms, lease))
+                return self._put(key, value, self._lease(key, ttl_ms, lease))
             case Get(key):
                 entry = self._entry(key)
                 self._count_read([] if entry is None else [entry])
@@ -170,12 +171,13 @@ class Sketch:
         entry = self.entries[key] = successor(self._entry(key), key, value, self.revision, lease)
         return Written(entry.revision, entry.created, entry.version, entry.lease)
 
-    def _lease(self, ttl_ms: int | None, lease: int | None) -> int:
+    def _lease(self, key: bytes, ttl_ms: int | None, lease: int | None) -> int:
         if ttl_ms is None:
             return 0 if lease is None else self.leases.find(lease).id
         if lease is not None:
             raise Rejected("bad_request", {"ttl_ms": ttl_ms, "lease": lease})
-        self.leases.check_ttl(ttl_ms, self.limits, more=len(self.granted))
+        self.freed += key not in self.entries and self.leases.goes_with(self._entry(key))
+        self.leases.check_ttl(ttl_ms, self.limits, more=len(self.granted) - self.freed)
         made = self.leases.next_id(self.revision) + len(self.granted)
         self.granted[made] = ttl_ms
         return made
