@@ -74,6 +74,16 @@ class Installed(NamedTuple):
     locks_only: bool = False
 
 
+class Passed(NamedTuple):
+    """Any other message in the same order, for machines that time alone changes (``alarm``)."""
+
+    ts: int
+    time_ns: int = 0
+
+
+Ordered: TypeAlias = Executed | Installed | Passed
+
+
 class Judgement(StrEnum):
     LINEARIZABLE = "linearizable"
     VIOLATION = "violation"
@@ -193,7 +203,7 @@ def witness(
     operations: Iterable[Operation],
     machine_type: type[StateMachine],
     *,
-    executed: Iterable[Executed | Installed] | None = None,
+    executed: Iterable[Ordered] | None = None,
 ) -> list[str]:
     """What is wrong with a history, at most twenty sentences; none: it is linearizable.
 
@@ -220,7 +230,7 @@ class _Witness:
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(text)
 
-    def check(self, executed: list[Executed | Installed] | None) -> list[str]:
+    def check(self, executed: list[Ordered] | None) -> list[str]:
         order = self._from_operations() if executed is None else sorted(executed, key=lambda each: each.ts)
         self._check_once(order)
         self._check_found()
@@ -228,16 +238,16 @@ class _Witness:
         self._check_real_time()
         return self.problems
 
-    def _from_operations(self) -> list[Executed | Installed]:
+    def _from_operations(self) -> list[Ordered]:
         known = [each for each in self.commands if each.ts]
         known.sort(key=lambda each: each.ts)
         return [Executed(each.ts, each.client, each.request, each.method, each.arguments) for each in known]
 
-    def _check_once(self, order: Sequence[Executed | Installed]) -> None:
+    def _check_once(self, order: Sequence[Ordered]) -> None:
         """A slot has one command, and a request one slot."""
         last = 0
         for each in order:
-            if isinstance(each, Installed):
+            if not isinstance(each, Executed):
                 continue
             if each.ts == last:
                 self.fail(f"slot {each.ts} has two commands")
@@ -262,7 +272,7 @@ class _Witness:
             elif (each.method, each.arguments) != (found.method, found.arguments):
                 self.fail(f"{describe(each)} was executed at {found.ts} as {_call_of(found)}")
 
-    def _replay(self, order: Sequence[Executed | Installed]) -> None:
+    def _replay(self, order: Sequence[Ordered]) -> None:
         model = self.model
         machine = model.machine_type()
         context = machine.context = Context()
@@ -281,6 +291,9 @@ class _Witness:
                 context.view, context.session = each.view, 0
                 if not each.locks_only:
                     self._look(machine, each.view)
+                continue
+            self._wake(machine)
+            if isinstance(each, Passed):
                 continue
             context.session = each.client
             reply = self._execute(machine, each, journal)
@@ -311,6 +324,14 @@ class _Witness:
     def _look(machine: StateMachine, view: GroupView) -> None:
         with suppress(Exception):  # a result like any other, and nobody's answer
             machine.on_view(view)
+
+    @staticmethod
+    def _wake(machine: StateMachine) -> None:
+        """If its time has come, before the message in whose slot it has."""
+        with suppress(Exception):  # as above; a machine that cannot say when has no alarm
+            alarm = machine.alarm()
+            if alarm is not None and alarm <= machine.context.time_ns:
+                machine.on_alarm()
 
     def _replay_read(self, machine: StateMachine, read: Operation) -> None:
         reply = self.model.call(machine, read.method, self.model.bind(read.method, read.arguments))

@@ -16,6 +16,8 @@ from rsm.linearizability import (
     RAW,
     Executed,
     Installed,
+    Ordered,
+    Passed,
     describe_call,
     describe_reply,
     outcome_of,
@@ -157,12 +159,17 @@ class Judge(Checker):
         method = self.catalogue.by_struct[type(command)]  # type: ignore[index]
         return method.name, msgspec.msgpack.encode(command)
 
-    def order(self) -> Iterator[Executed | Installed]:
+    def order(self) -> Iterator[Ordered]:
         """Everything that was executed, repetitions left out as the replicas left them out."""
+        passed: dict[int, Passed] = {}
         for ts, heard in self.history.items():
-            if isinstance(heard, InstallView):
-                view = GroupView.of(ts, heard.chain, heard.view)
-                yield Installed(ts, view, heard.time, heard.locks_only)
+            match heard:
+                case InstallView():
+                    view = GroupView.of(ts, heard.chain, heard.view)
+                    yield Installed(ts, view, heard.time, heard.locks_only)
+                case Delivery():
+                    slots = range(ts, ts + len(heard.messages))
+                    passed.update((slot, Passed(slot, heard.time)) for slot in slots)
         for ts, applied in self.log.items():
             read = self.language.decode(applied.message)
             if (
@@ -173,4 +180,6 @@ class Judge(Checker):
                 assert not isinstance(read, Unread)
                 continue
             name, arguments = self._call_of(read.command)
+            del passed[ts]
             yield Executed(ts, read.session, read.number, name, arguments, applied.time_ns)
+        yield from passed.values()

@@ -3,6 +3,7 @@
 from random import Random
 from typing import Annotated
 
+from ordering.config import MS
 from rsm.errors import Rejected
 from rsm.state_machine import GroupView, Since, StateMachine, command, query
 
@@ -168,3 +169,29 @@ class Grid(StateMachine):
     def mark(self, x: int, y: int) -> dict[tuple[int, int], int]:
         self.cells[x, y] = 1
         return self.cells
+
+
+class Timers(StateMachine):
+    """Notes at which slot each went off; two at a slot at most."""
+
+    def __init__(self) -> None:
+        self.due: list[tuple[int, str]] = []
+        self.gone: list[tuple[str, int]] = []
+
+    @command
+    def set(self, name: str, after_ms: int) -> int:
+        self.due.append((self.context.time_ns + after_ms * MS, name))
+        self.due.sort()
+        return self.context.timestamp
+
+    @query
+    def went_off(self) -> list[tuple[str, int]]:
+        return self.gone
+
+    def alarm(self) -> int | None:
+        return self.due[0][0] if self.due else None
+
+    def on_alarm(self) -> None:
+        for _ in range(2):
+            if self.due and self.due[0][0] <= self.context.time_ns:
+                self.gone.append((self.due.pop(0)[1], self.context.timestamp))

@@ -10,35 +10,10 @@ from rsm import envelope
 from rsm.alarms import REPEAT_SECONDS, TURN_SECONDS, AlarmClock
 from rsm.executor import NEVER
 from rsm.replica import Replica
-from rsm.state_machine import StateMachine, command, query
+from rsm.state_machine import StateMachine, command
+from tests.rsm.machines import Timers
 from tests.rsm.test_executor import MS, Bench
 from tests.rsm.test_replica import crash, group_of, play
-
-
-class Timers(StateMachine):
-    """Notes at which slot each went off; two at a slot at most."""
-
-    def __init__(self) -> None:
-        self.due: list[tuple[int, str]] = []
-        self.gone: list[tuple[str, int]] = []
-
-    @command
-    def set(self, name: str, after_ms: int) -> int:
-        self.due.append((self.context.time_ns + after_ms * MS, name))
-        self.due.sort()
-        return self.context.timestamp
-
-    @query
-    def went_off(self) -> list[tuple[str, int]]:
-        return self.gone
-
-    def alarm(self) -> int | None:
-        return self.due[0][0] if self.due else None
-
-    def on_alarm(self) -> None:
-        for _ in range(2):
-            if self.due and self.due[0][0] <= self.context.time_ns:
-                self.gone.append((self.due.pop(0)[1], self.context.timestamp))
 
 
 class Defective(StateMachine):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ordering.config import MS
 from rsm import envelope
 from rsm.errors import Rejected
 from rsm.linearizability import (
@@ -18,14 +19,16 @@ from rsm.linearizability import (
     Judgement,
     Model,
     Operation,
+    Ordered,
     Outcome,
+    Passed,
     black_box,
     outcome_of,
     same_reply,
     witness,
 )
 from rsm.state_machine import GroupView, StateMachine, command, query
-from tests.rsm.machines import Counter, Echo, Ledger
+from tests.rsm.machines import Counter, Echo, Ledger, Timers
 
 
 class Registers(StateMachine):
@@ -416,6 +419,18 @@ def test_when_a_machine_looks_at_views_then_the_witness_shows_them_in_their_plac
     note = book("note", at=(0, 10), gives=2, ts=2)
     order: list[Executed | Installed] = [Installed(1, view, 5), book.executed(note, 2)._replace(time_ns=9)]
     assert witness(book.operations, Ledger, executed=order) == []
+
+
+@pytest.mark.parametrize(("time_ns", "gone"), [(9 * MS, []), (10 * MS, [("a", 2)])])
+def test_when_time_alone_changes_a_machine_then_the_witness_wakes_it_in_its_place(
+    time_ns: int, gone: list[tuple[str, int]]
+) -> None:
+    book = Book(Timers)
+    sets = book("set", "a", 10, at=(0, 10), gives=1, ts=1)
+    book("went_off", at=(20, 30), gives=gone, ts=2)
+    order: list[Ordered] = [Passed(2, time_ns), book.executed(sets, 1)]
+    assert witness(book.operations, Timers, executed=order) == []
+    assert witness(book.operations, Timers, executed=[Passed(2, 19 * MS - time_ns), order[1]]) != []
 
 
 @pytest.mark.parametrize("count", [0, 1])

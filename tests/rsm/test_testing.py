@@ -17,7 +17,7 @@ from rsm.state_machine import StateMachine, command, query
 from rsm.testing import Report, simulate
 from rsm.testing.clients import calls_of
 from rsm.testing.simulation import Options, replay_line
-from tests.rsm.machines import Counter, Echo, Ledger
+from tests.rsm.machines import Counter, Echo, Ledger, Timers
 
 pytest_plugins = ["rsm.testing.plugin"]
 
@@ -154,6 +154,13 @@ def test_when_a_machine_uses_its_context_and_undoes_commands_then_nothing_is_fou
 
     report = simulate(Ledger, calls, seeds=range(4), seconds=3, durable=durable).check()
     assert any("the machine uses context" in note for note in report.notes)
+
+
+def test_when_time_alone_changes_a_machine_then_all_that_went_off_is_explained() -> None:
+    def calls(rng: Random) -> tuple[str, Any]:
+        return ("went_off", ()) if rng.random() < 0.5 else ("set", (rng.choice("abc"), rng.randrange(300)))
+
+    simulate(Timers, calls, seeds=range(3), seconds=3).check()
 
 
 def test_when_a_machine_takes_raw_bytes_then_they_are_executed_and_checked() -> None:
