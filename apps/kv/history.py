@@ -21,7 +21,6 @@ from rsm.feeds import Feed
 CHANGE_BYTES: Final = 100  # of a change beside its key and the value that it replaced
 PAGE_EVENTS_MAX: Final = 10_000
 PAGE_BYTES: Final = MIB
-LOOKED_AT_MAX: Final = 10_000  # changes, whether they match or not
 _SPARE: Final = 1024  # places of forgotten changes, before they are cut off
 _SPARE_NUMBERS: Final = 8
 _TRIMMED: Final = 64  # one part of so many is forgotten at a time
@@ -172,15 +171,16 @@ class Changes:
         return History(events, False, self.compacted)
 
     def since(self, since: int, start: bytes, end: bytes | None, limit: int) -> Feed[Event]:
-        """What happened behind a revision to keys in [start, end), whole revisions only."""
+        """What happened behind a revision to keys in [start, end), whole revisions only. All that is
+        retained behind it may be looked at, 50 ns each, but nothing before it."""
         limit = _page_limit(limit)
         if since < self.compacted:
             raise Rejected("compacted", {"since": since, "compacted": self.compacted})
         events: list[Event] = []
         size, position = 0, since
-        for looked_at, change in enumerate(self._behind(since)):
+        for change in self._behind(since):
             if change.revision != position:
-                if len(events) >= limit or size >= PAGE_BYTES or looked_at >= LOOKED_AT_MAX:
+                if len(events) >= limit or size >= PAGE_BYTES:
                     return Feed(events, position)
                 position = change.revision
             if start <= change.key and (end is None or change.key < end):

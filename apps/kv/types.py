@@ -232,7 +232,7 @@ LIMITS_RANGES: Final[dict[str, tuple[int, int]]] = {
     "lease_ms_max": (1, 100 * YEAR_MS),
     "locks_max": (0, 10_000_000),
     "waiting_max": (0, 10_000),
-    "history_events_max": (0, 10_000_000),
+    "history_events_max": (0, 1_000_000),
     "history_bytes_max": (0, 1 << 40),
     "once_max": (0, 10_000_000),
     "once_bytes_max": (0, 1 << 40),
