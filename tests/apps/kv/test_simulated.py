@@ -1,0 +1,82 @@
+"""The store in the simulator: replicas that crash, pause and are cut off, and clients that ask again."""
+
+from random import Random
+from typing import Any
+
+from apps.kv import Add, Compare, Delete, Get, KeyValueStore, Limits, Once, Put, Range
+from rsm.testing import simulate
+
+KEYS = (b"a", b"b", b"c", b"d")
+
+
+def draw(rng: Random) -> tuple[str, Any]:
+    """Revisions and leases are small numbers in a short run, so guesses hit now and then."""
+    key, number = rng.choice(KEYS), rng.randrange(200)
+    value = b"%d" % number
+    once = Once(b"%d" % rng.randrange(30), b"") if rng.random() < 0.1 else None
+    expect = rng.choice((None, None, 0, -1, number))
+    some: list[tuple[str, Any]] = [
+        ("put", (key, value, expect, None, None, once)),
+        ("put", {"key": key, "value": value, "ttl_ms": rng.randrange(1, 800)}),
+        ("put", {"key": key, "value": value, "lease": number}),
+        ("delete", (key, expect, once)),
+        ("delete_range", (key, None, 2)),
+        ("add", (key, rng.randrange(-5, 5), once)),
+        ("txn", _transaction(rng, key, value)),
+        ("lease_grant", (rng.randrange(100, 2000), once)),
+        ("lease_renew", (number,)),
+        ("lease_revoke", (number,)),
+        ("lock", (b"lock", number, rng.random() < 0.7)),
+        ("unlock", (b"lock", number)),
+        ("compact", (number // 4,)),
+        ("configure", (Limits(history_events_max=rng.choice((10, 100, 1000))),)),
+    ]
+    queries: list[tuple[str, Any]] = [
+        ("get", (key,)),
+        ("range", (key, None, 3)),
+        ("history", (key, number, 5)),
+        ("changes", (number,)),
+        ("locks", ()),
+        ("statistics", ()),
+    ]
+    return rng.choice(some) if rng.random() < 0.7 else rng.choice(queries)
+
+
+def _transaction(rng: Random, key: bytes, value: bytes) -> tuple[Any, ...]:
+    other = rng.choice(KEYS)
+    operations = [
+        Put(key, value, rng.choice((None, 300))),
+        Get(other),
+        Delete(other),
+        Add(key, 1),
+        Range(b""),
+    ]
+    compare = [Compare(other, "exists", "=", rng.random() < 0.5)]
+    return compare, rng.sample(operations, 3), rng.sample(operations, 2)
+
+
+def contend(rng: Random) -> Any:
+    """A client that wants the lock, with a lease that may be anybody's."""
+    for _ in range(20):
+        yield "lease_grant", (rng.randrange(50, 1500),)
+        lease = rng.randrange(1, 400)
+        for _ in range(3):
+            yield "lock", (b"lock", lease, True)
+            yield "lock_of", (b"lock", lease)
+        yield "txn", ([Compare(b"lock", "lock", ">", 0)], [Add(b"n", 1)], [Get(b"n")])
+        yield "unlock", (b"lock", lease)
+
+
+def test_when_everything_goes_wrong_then_the_store_is_still_one_store() -> None:
+    report = simulate(KeyValueStore, draw, seeds=range(6), seconds=4).check()
+    assert report.operations > 500
+    assert report.executed > 300
+    assert sum(report.faults.values()) > 20
+
+
+def test_when_disks_fail_too_then_nothing_else_comes_of_it() -> None:
+    simulate(KeyValueStore, draw, seeds=range(6, 9), seconds=4, durable=True).check()
+
+
+def test_when_clients_compete_for_a_lock_under_faults_then_there_is_one_order_of_holders() -> None:
+    simulate(KeyValueStore, contend, seeds=range(3), seconds=5, rate=200).check()
