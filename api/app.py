@@ -22,7 +22,7 @@ from starlette.routing import Match
 
 from api import description, hot
 from api.admission import Admission
-from api.bodies import Gone, read_body
+from api.bodies import Gone, has_body, read_body
 from api.cluster import Surveys
 from api.metrics import Metrics
 from api.parts import Parts
@@ -49,6 +49,7 @@ _DATA_PREFIXES: Final = tuple(path + b"/" for path in _DATA_PATHS)
 _READ_ONLY: Final = frozenset({b"/v1/cluster", b"/v1/cluster/events", b"/metrics"})
 _KEY_ROUTE: Final = "/v1/kv/{key}"
 _NO_ROUTE: Final = "none"
+_GONE: Final = 499  # in the figures alone: nobody is there to be told
 _ROUTES: Final = (keys, watch, leases, locks, cluster, health)
 
 
@@ -124,7 +125,7 @@ class Gateway:
             finally:
                 admission.leave()
         except Gone:
-            return 0
+            return _GONE
         except Exception as error:  # noqa: BLE001 - whatever it is, it is answered, and logged if it is ours
             return await _send_problem(send, problem_of(error))
         status, found, body = answer
@@ -164,7 +165,7 @@ class Gateway:
                 finally:
                     admission.leave()
         except Gone:
-            pass
+            noted.status = _GONE
         except Exception as error:  # noqa: BLE001 - whatever it is, it is answered, and logged if it is ours
             if not noted.is_complete:  # else FastAPI has asked ``_failed`` what to say
                 problem = problem_of(error)
@@ -242,6 +243,7 @@ def _web(parts: Parts, *, tokens: bool) -> FastAPI:
     for kind in (Problem, OrderingError, RsmError, TimeoutError):
         app.add_exception_handler(kind, _failed)
     app.add_exception_handler(Exception, _failed)
+    app.add_exception_handler(Gone, _left)
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     described: list[dict[str, Any]] = []
@@ -257,6 +259,10 @@ def _web(parts: Parts, *, tokens: bool) -> FastAPI:
 
 async def _failed(_: Request, error: Exception) -> Response:
     return _response(problem_of(error))
+
+
+async def _left(_: Request, __: Exception) -> Response:
+    return Response(status_code=_GONE)
 
 
 async def _refused(request: Request, error: Exception) -> Response:
@@ -289,7 +295,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
     if any(each["type"] == "json_invalid" for each in found):
         return _response(Problem("bad_request", "the body is no JSON that can be read"))
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json" and not kind.endswith("+json"):
+    if has_body(hot.headers_of(request.scope)) and kind != "application/json" and not kind.endswith("+json"):
         return _response(Problem("unsupported_media_type", "Content-Type: send application/json"))
     errors = [{"place": ".".join(map(str, each["loc"][1:])), "words": each["msg"]} for each in found]
     return _response(Problem("invalid", "; ".join(_words(each) for each in errors[:3]), errors=errors[:100]))

@@ -129,6 +129,12 @@ def _bytes(text: bytes) -> bytes:
     return text
 
 
+def _key(text: bytes) -> bytes:
+    if not text:
+        raise ValueError("it is empty; it has at least one byte")
+    return text
+
+
 def _number(text: bytes) -> int:
     return number_of(text, 0)
 
@@ -160,9 +166,10 @@ def _truth(text: bytes) -> bool:
 def duration_ms(text: bytes) -> int:
     """``30s``, ``500ms``; at least a millisecond."""
     found = _DURATION.fullmatch(text)
-    if found is None or not int(found[1]):
+    ms = 0 if found is None else int(found[1]) * _UNITS[found[2]]
+    if not 0 < ms <= INT_MAX:
         raise ValueError(f"{shown(text)} is no time; write 500ms, 30s, 5m, 2h or 1d")
-    return int(found[1]) * _UNITS[found[2]]
+    return ms
 
 
 def _consistency(text: bytes) -> Consistency:
@@ -205,7 +212,7 @@ _TIME: Final = {"type": "string", "pattern": _DURATION_TEXT}
 PREFIX: Final = Parameter("prefix", _bytes, "Keys that begin like this; empty: all.", _TEXT, "config/")
 START: Final = Parameter("start", _bytes, "Keys from this one on.", _TEXT, "a")
 END: Final = Parameter("end", _bytes, "Keys before this one.", _TEXT, "m")
-KEY: Final = Parameter("key", _bytes, "This key alone.", {**_TEXT, "minLength": 1}, "config/port")
+KEY: Final = Parameter("key", _key, "This key alone.", {**_TEXT, "minLength": 1}, "config/port")
 LIMIT: Final = Parameter("limit", _positive, "So many at most; fewer may come.", _POSITIVE, 100)
 CURSOR: Final = Parameter("cursor", _cursor, "Where the page before has ended.", _TEXT, cursor_at(b"b"))
 KEYS_ONLY: Final = Parameter("keys_only", _truth, "Without values.", {"type": "boolean"}, True)

@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from cli.asking import Output, check_output, fitting_table, refuse
 from cli.over_http import OPENED, REFUSED, Access, Failure, Fields, Gateways, asked, over_http, path_of
+from cli.showing import Output, check_output, fitting_table, refuse
 
 app = typer.Typer(
     help="Read, write and watch keys of a group, over HTTP.", no_args_is_help=True, rich_markup_mode="rich"

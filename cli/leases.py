@@ -8,14 +8,14 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from cli.asking import Output, check_output, fitting_table, refuse
 from cli.kv import Hex, Once, key_of, raw, show_json, shown
 from cli.over_http import Access, Fields, asked, over_http, path_of
+from cli.showing import Output, check_output, fitting_table, refuse
 
 leases = typer.Typer(help="Grant, renew and revoke leases, over HTTP.", no_args_is_help=True)
 locks = typer.Typer(help="Take and give back locks of a group, over HTTP.", no_args_is_help=True)
 
-SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 JSON: Final = {"Content-Type": "application/json"}
 
 LeaseId = Annotated[int, typer.Argument(help="As rsm leases grant has printed it.", show_default=False)]
@@ -119,16 +119,12 @@ def _show_leases(said: dict[str, Any], output: str) -> None:
             str(each["id"]),
             f"{each['ttl_ms'] / 1000:g} s",
             f"{each['remaining_ms'] / 1000:g} s",
-            _counted(each["keys"]),
-            _counted(each["locks"]),
+            str(each["keys"]),
+            str(each["locks"]),
         ]
         for each in said["items"]
     ]
     console.print(fitting_table(console, ["id", "granted for", "remaining", "keys", "locks"], rows))
-
-
-def _counted(things: Any) -> str:
-    return str(things if isinstance(things, int) else len(things))
 
 
 # -- locks ---------------------------------------------------------------------------------------
@@ -223,7 +219,7 @@ def _show_locks(said: dict[str, Any], output: str, hexadecimal: bool) -> None:
             escape(shown(raw(each, "name"), hexadecimal)),
             str(each["lease"] or ""),
             str(each["token"] or ""),
-            _counted(each["waiting"]),
+            str(each["waiting"]),
         ]
         for each in said["items"]
     ]
@@ -231,7 +227,7 @@ def _show_locks(said: dict[str, Any], output: str, hexadecimal: bool) -> None:
 
 
 def seconds_of(duration: str, option: str) -> float:
-    found = re.fullmatch(r"(\d+)(ms|s|m|h)", duration)
+    found = re.fullmatch(r"(\d+)(ms|s|m|h|d)", duration)
     if found is None:
-        refuse(f"{option}: {duration!r} must be a number with ms, s, m or h behind it, as 30s")
+        refuse(f"{option}: {duration!r} must be a number with ms, s, m, h or d behind it, as 30s")
     return int(found[1]) * SECONDS[found[2]]

@@ -21,8 +21,7 @@ import stamina
 import stamina.instrumentation
 import typer
 
-from cli.asking import UNKNOWN, WRONG, refuse
-from ordering.driver import run
+from cli.showing import UNKNOWN, WRONG, refuse
 
 REFUSED: Final = 1
 UNSERVED: Final = 5
@@ -31,6 +30,7 @@ EVENT_BYTES_MAX: Final = 16 << 20
 SILENCE_SECONDS: Final = 30.0  # a stream says something every 10 s
 RETRY_AFTER_MAX: Final = 60.0
 PAUSE_SECONDS: Final = 0.2
+FIELDS_SHOWN: Final = 3
 OPENED: Final = "opened"
 READS: Final = frozenset({"GET", "HEAD"})
 
@@ -51,7 +51,7 @@ ADVICE: Final = {
     "compacted": "begin behind a later revision, or without --since",
     "unauthenticated": "give a token, by --token or RSM_TOKEN; rsm token new makes one",
     "forbidden": "use a token with the scope it names; rsm token new makes one",
-    "too_large": "rsm kv stats shows the limits",
+    "too_large": "docs/kv.md has the limits",
     "not_found": "is this endpoint a gateway of rsm, and of this version?",
     "no_primary": "rsm status --endpoint shows who is there",
     "overloaded": "repeat it later, or give it longer: --timeout",
@@ -60,7 +60,7 @@ ADVICE: Final = {
 }
 CALLED_WRONGLY: Final = frozenset(
     {"bad_request", "invalid", "too_large", "unsupported_media_type", "headers_too_large", "not_found",
-     "method_not_allowed", "key_reused"}
+     "method_not_allowed", "key_reused", "member_not_found"}
 )  # fmt: skip
 
 
@@ -80,6 +80,8 @@ class Problem(msgspec.Struct, frozen=True):
             said = msgspec.json.decode(answer.content, type=dict[str, Any])
         title, detail = str(said.get("title", answer.reason_phrase)), str(said.get("detail", ""))
         words = detail if title.lower() in detail.lower() else ": ".join(filter(None, (title, detail)))
+        wrong = [f"{each['place']}: {each['words']}" for each in said.get("errors", ())[:FIELDS_SHOWN]]
+        words = "; ".join([words, *wrong])
         wait = answer.headers.get("retry-after", "")
         return cls(
             answer.status_code,
@@ -323,44 +325,37 @@ def _raw(value: str | bytes | int) -> bytes:
 
 # -- options -------------------------------------------------------------------------------------
 
+Endpoint = Annotated[
+    list[str] | None,
+    typer.Option(
+        envvar="RSM_ENDPOINT",
+        help="URL of a gateway; several, with commas or repeated: tries the next.",
+        show_default=HERE,
+        rich_help_panel="Connection",
+    ),
+]
+Token = Annotated[
+    str,
+    typer.Option(
+        envvar="RSM_TOKEN",
+        help="Who asks; a variable is not seen by others.",
+        show_default=False,
+        rich_help_panel="Connection",
+    ),
+]
+Authority = Annotated[
+    Path | None,
+    typer.Option(envvar="RSM_CA", help="Who signed its certificate, PEM.", rich_help_panel="Connection"),
+]
+Timeout = Annotated[
+    float, typer.Option(min=0.01, help="Seconds, all tries together.", rich_help_panel="Connection")
+]
+TIMEOUT: Final = 10.0
 _OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
-    "endpoint": (
-        Annotated[
-            list[str] | None,
-            typer.Option(
-                envvar="RSM_ENDPOINT",
-                help="URL of a gateway; several, with commas or repeated: tries the next.",
-                show_default=HERE,
-                rich_help_panel="Connection",
-            ),
-        ],
-        None,
-    ),
-    "token": (
-        Annotated[
-            str,
-            typer.Option(
-                envvar="RSM_TOKEN", help="Who asks.", show_default=False, rich_help_panel="Connection"
-            ),
-        ],
-        "",
-    ),
-    "ca": (
-        Annotated[
-            Path | None,
-            typer.Option(
-                envvar="RSM_CA", help="Who signed its certificate, PEM.", rich_help_panel="Connection"
-            ),
-        ],
-        None,
-    ),
-    "timeout": (
-        Annotated[
-            float,
-            typer.Option(min=0.01, help="Seconds, all tries together.", rich_help_panel="Connection"),
-        ],
-        10.0,
-    ),
+    "endpoint": (Endpoint, None),
+    "token": (Token, ""),
+    "ca": (Authority, None),
+    "timeout": (Timeout, TIMEOUT),
 }
 
 
@@ -415,4 +410,4 @@ def asked(access: Access, work: Callable[[Gateways], Coroutine[Any, Any, T]]) ->
         async with Gateways(access) as gateways:
             return await work(gateways)
 
-    return run(main())
+    return asyncio.run(main())

@@ -8,10 +8,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from api import schemas
+from api.bodies import Gone
 from api.description import documented, problems
 from api.hot import key_in
 from api.parameters import LEASE, LIMIT, PREFIX, duration_ms, known, span_of_prefix
-from api.parts import Parts, asked_of, json_answer, parts_of
+from api.parts import asked_of, json_answer, parts_of
 from api.problems import Problem
 from apps.kv.types import LockState
 from rsm.proxy import Result
@@ -74,7 +75,7 @@ async def take(request: Request, name: str, wanted: schemas.LockBody) -> Respons
         done = await parts.store.writing().lock(key, lease, wanted.wait is not None)
         if done.value.lease != lease:
             assert wanted.wait is not None
-            done = await _wait(parts, done, lease, duration_ms(wanted.wait.encode()) / 1000)
+            done = await _wait(request, done, lease, duration_ms(wanted.wait.encode()) / 1000)
         has_it = True
     finally:
         if not has_it and wanted.ttl is not None:  # nobody will ever know of it
@@ -82,9 +83,9 @@ async def take(request: Request, name: str, wanted: schemas.LockBody) -> Respons
     return json_answer(schemas.lock(done.value), done)
 
 
-async def _wait(parts: Parts, queued: Result[LockState], lease: int, seconds: float) -> Result[LockState]:
+async def _wait(request: Request, queued: Result[LockState], lease: int, seconds: float) -> Result[LockState]:
     """In the queue. A request that waits does not count among those that are under way."""
-    name, pause = queued.value.name, LOOK_SECONDS
+    parts, name, pause = parts_of(request), queued.value.name, LOOK_SECONDS
     loop = asyncio.get_running_loop()
     ends = loop.time() + seconds
     with parts.admission.aside():
@@ -92,6 +93,8 @@ async def _wait(parts: Parts, queued: Result[LockState], lease: int, seconds: fl
             while True:
                 await asyncio.sleep(min(pause, max(ends - loop.time(), 0)))
                 pause = min(2 * pause, LOOK_SECONDS_MAX)
+                if await request.is_disconnected():
+                    raise Gone
                 found = (await parts.store.reading().lock_of(name, lease)).value
                 if found.lease == lease or not found.place:
                     break

@@ -1,11 +1,16 @@
 """What the command line makes of a gateway that is away, refuses, or falls silent."""
 
 import json
+import re
 import time
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from bench.ports import free_ports
+from cli.main import app
+from cli.over_http import ADVICE
 from tests.cli.groups import rsm
 from tests.cli.scripted import DROP, HANG, Answer, endpoint, events, problem
 
@@ -100,6 +105,24 @@ def test_when_a_write_is_refused_then_the_exit_code_says_how(answer: Answer, cod
     assert len(served.seen) == 1
     assert (done.returncode, done.stdout) == (code, "")
     assert words in done.stderr
+
+
+def test_when_fields_of_a_body_are_wrong_then_each_is_named() -> None:
+    said = {"code": "invalid", "detail": "of another shape", "errors": [{"place": "then.0", "words": "no"}]}
+    with endpoint(Answer(422, json.dumps(said).encode())) as served:
+        done = rsm("kv", "txn", "-", "--endpoint", served.url, given="{}")
+    assert done.returncode == 2
+    assert "of another shape; then.0: no" in done.stderr
+
+
+@pytest.mark.parametrize("advice", [words for words in ADVICE.values() if "rsm " in words])
+def test_when_the_next_step_is_a_command_then_there_is_one(advice: str) -> None:
+    command: Any = get_command(app)
+    for word in re.findall(r"rsm ((?:[a-z]+ ?)+)", advice)[0].split():
+        if not hasattr(command, "commands") or word not in command.commands:
+            break
+        command = command.commands[word]
+    assert not hasattr(command, "commands")
 
 
 def test_when_a_token_is_given_then_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
