@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from apps.kv.types import ABSENT, PRESENT, Add, Compare, Delete, Get, Operation, Put
-from bench.chaos.http.store import Line, Name, delta_of, mark
+from bench.chaos.http.store import NOBODY, Line, Name, delta_of, keys_of, mark
 
 GROUP_NS: Final = 1_000_000_000
 SHORT_GROUPS: Final = 4
@@ -31,9 +31,13 @@ class Request(NamedTuple):
     arguments: tuple[Any, ...]
 
     @property
+    def changes(self) -> bool:
+        return self.method not in {"get", "listing"}
+
+    @property
     def once(self) -> bytes | None:
         """Under which it may be repeated."""
-        return None if self.method in {"get", "listing"} else self.arguments[-1]
+        return self.arguments[-1] if self.changes else None
 
 
 class Draws:
@@ -58,6 +62,10 @@ class Draws:
         name = (self._client, number)
         (kind,) = self._rng.choices(list(self._kinds), list(self._kinds.values()))
         return Request(name, *kind(self._group(), name))
+
+    def read_of(self, request: Request) -> Request:
+        """Of a key that another one has changed, or might have."""
+        return Request(NOBODY, "get", (self._rng.choice(keys_of(request.method, request.arguments)),))
 
     def _group(self) -> bytes:
         if self._rng.random() < _LASTING_SHARE:

@@ -19,7 +19,7 @@ READY_SECONDS: Final = 60.0
 _ROOT: Final = Path(__file__).parents[3]
 _TICK_SECONDS: Final = 0.02
 _SETTINGS: Final = {
-    "RSM_GATEWAY_TIMEOUT": "3",  # a caller waits for longer, and is told 504
+    "RSM_GATEWAY_TIMEOUT": "1",  # a caller waits for longer, and is told 504
     "RSM_GATEWAY_HEARTBEAT_S": "1",
 }
 

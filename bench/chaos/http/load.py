@@ -26,6 +26,7 @@ END_SECONDS: Final = 20.0
 REPEATED_SHARE: Final = 0.2
 REPEATED_UNKNOWN_SHARE: Final = 0.8
 AT_ONCE_SHARE: Final = 0.1
+READ_SHARE: Final = 0.4  # of what was just changed, over the other gateway
 END_KEY: Final = b"end/%d"
 _METHODS: Final = Catalogue(Shown)
 
@@ -61,16 +62,17 @@ class StoreLoad(Calling):
         self._requests += 1
         request = self._draws.draw(self._requests)
         way = self._way()
-        if request.once is None or self._door.ways == 1:
-            return await self.attempt(request, way) is not Ended.REFUSED
         other = (way + 1) % self._door.ways
-        if self._rng.random() < AT_ONCE_SHARE:
-            both = await asyncio.gather(self.attempt(request, way), self._repeat(request, other))
+        repeatable = request.once is not None and other != way
+        if repeatable and self._rng.random() < AT_ONCE_SHARE:
+            both = await asyncio.gather(self._attempt(request, way), self._repeat(request, other))
             return any(each is not Ended.REFUSED for each in both)
-        ended = await self.attempt(request, way)
+        ended = await self._attempt(request, way)
         share = REPEATED_UNKNOWN_SHARE if ended is Ended.UNKNOWN else REPEATED_SHARE
-        if self._rng.random() < share:
+        if repeatable and self._rng.random() < share:
             await self._repeat(request, other)
+        elif ended is Ended.OK and request.changes and self._rng.random() < READ_SHARE:
+            await self._repeat(self._draws.read_of(request), other)
         return ended is not Ended.REFUSED
 
     def _way(self) -> int:
@@ -92,11 +94,12 @@ class StoreLoad(Calling):
                 number = self._requests
                 await asyncio.sleep(AGAIN_SECONDS)
 
-    async def attempt(self, request: Request, way: int) -> Ended:
-        """The first of a request, under its own number."""
+    async def _attempt(self, request: Request, way: int) -> Ended:
+        """The first of a request, under the number in its name."""
         return await self._try(request, request.name[1], way)
 
     async def _repeat(self, request: Request, way: int) -> Ended:
+        """Under another number, whatever its name."""
         self._requests += 1
         return await self._try(request, self._requests, way)
 
