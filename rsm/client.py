@@ -146,6 +146,10 @@ class Client(Surveyor, Generic[M]):
         """Of the replicas, as far as they are known."""
         return self._caller.addresses
 
+    @property
+    def linked_to(self) -> str:
+        return "" if self._link.hello is None else self._link.hello.address
+
     def close(self) -> None:
         """Its session ends with it, if the group hears of that; else when it was idle for long."""
         farewell = self._calls.farewell()

@@ -16,11 +16,11 @@
 """
 
 import tomllib
-from collections.abc import Container
+from collections.abc import Container, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from reprlib import repr as shortened
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 import msgspec
 from pydantic import Field, ValidationError, model_validator
@@ -32,6 +32,7 @@ from ordering.sealing import Keyring
 from ordering.transports.addresses import default_packet_bytes, parse_endpoint
 from rsm.sessions import SessionLimits
 
+S = TypeVar("S", bound=BaseSettings)
 HANDLER: Final = 1  # the handler lock whose holder answers clients
 
 
@@ -68,25 +69,7 @@ class ReplicaConfig(BaseSettings):
     @classmethod
     def load(cls, path: Path | str, **arguments: Any) -> Self:
         """From a TOML file; variables and arguments win."""
-        path = Path(path)
-        try:
-            read = tomllib.loads(path.read_text())
-        except OSError as error:
-            raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"{path}: is no TOML: {error}") from None
-        for name in ("data", "key_file", "recording"):
-            if name in read:
-                read[name] = path.parent / str(read[name])
-        try:
-            variables = EnvSettingsSource(cls)()
-        except SettingsError as error:
-            raise ConfigurationError(f"RSM_…: {error}; lists are written as JSON") from None
-        try:
-            return cls(**{**read, **variables, **arguments})
-        except ValidationError as error:
-            named = variables.keys() - arguments.keys()
-            raise ConfigurationError(told(error, cls, str(path), named)) from None
+        return load_settings(cls, path, ("data", "key_file", "recording"), arguments)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -121,6 +104,31 @@ class ReplicaConfig(BaseSettings):
             durable=self.mode == "durable",
             message_bytes_max=self.message_bytes_max,
         )
+
+
+def load_settings(kind: type[S], path: Path | str, files: Iterable[str], arguments: Mapping[str, Any]) -> S:
+    """From a TOML file; variables and arguments win. ``files`` are settings that name one, relative to where
+    the TOML file is."""
+    path = Path(path)
+    try:
+        read = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: is no TOML: {error}") from None
+    for name in files:
+        if name in read:
+            read[name] = path.parent / str(read[name])
+    try:
+        variables = EnvSettingsSource(kind)()
+    except SettingsError as error:
+        prefix = kind.model_config.get("env_prefix")
+        raise ConfigurationError(f"{prefix}…: {error}; lists are written as JSON") from None
+    try:
+        return kind(**{**read, **variables, **arguments})
+    except ValidationError as error:
+        named = variables.keys() - arguments.keys()
+        raise ConfigurationError(told(error, kind, str(path), named)) from None
 
 
 def check_ring(ring: dict[str, Any]) -> None:

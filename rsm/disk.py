@@ -5,12 +5,13 @@ over: the next one begins with an empty log (``docs/durability.md``).
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
 
-from ordering.records import Ledger, Record
+from ordering.records import Entry, Ledger, Record
 from rsm.config import ReplicaConfig
 from rsm.executor import Executor
 from rsm.logs import logger
@@ -125,15 +126,44 @@ class Disk:
         if done is not None:
             done(error)
 
+    async def blocks(self, since: int, blocks_max: int, bytes_max: int) -> list[Entry]:
+        """The first blocks of the log that have a slot behind ``since``; read in the writer's thread."""
+        found: asyncio.Future[list[Entry]] = self._loop.create_future()
+
+        def look(store: Store) -> None:
+            blocks: list[Entry] = []
+            failure: StorageError | None = None
+            try:
+                blocks = store.blocks(since, blocks_max, bytes_max)
+            except StorageError as error:
+                failure = error
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is there to be told
+                self._loop.call_soon_threadsafe(tell, blocks, failure)
+
+        def tell(blocks: list[Entry], failure: StorageError | None) -> None:
+            if found.done():
+                return
+            if failure is None:
+                found.set_result(blocks)
+            else:
+                found.set_exception(failure)
+
+        if self._writer is None:
+            raise StorageError("the disk was closed")
+        self._writer.look(look)
+        return await found
+
     @property
     def tenure(self) -> object:
         """Stands for the membership whose disk this is; another when it was emptied."""
         return self._writer
 
-    def begins_snapshot(self) -> bool:
+    def begins_snapshot(self, *, wanted: bool = False) -> bool:
         """Whether a snapshot is to be saved now: one at a time, and however large the state is, snapshots
-        write no more than the log does. ``ends_snapshot`` follows, whatever becomes of it."""
-        begins = not self._is_saving and self.unsaved >= max(self._snapshot_bytes, self.stats.snapshot_bytes)
+        write no more than the log does, unless one is ``wanted``. ``ends_snapshot`` follows, whatever
+        becomes of it."""
+        due = self.unsaved >= max(self._snapshot_bytes, self.stats.snapshot_bytes)
+        begins = not self._is_saving and (due or wanted)
         if begins:
             self.unsaved, self._is_saving = 0, True
         return begins

@@ -105,6 +105,16 @@ class Handover:
         finally:
             disk.ends_snapshot()
 
+    async def save_wanted(self, intake: Intake, disk: Disk | None, group: Group | None) -> str:
+        """Because somebody asks for it; says why it was not."""
+        if disk is None or group is None:
+            return "this replica keeps its state in memory alone"
+        if not disk.begins_snapshot(wanted=True):
+            return "a snapshot is being saved already"
+        begun = intake.executor.applied
+        await self.save_now(intake, disk, group)
+        return "" if disk.stats.snapshot_slot >= begun else "no snapshot could be saved; its log says why"
+
     # -- in --------------------------------------------------------------------------------------
 
     async def fetch(

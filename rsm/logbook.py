@@ -5,19 +5,36 @@ who ordered it, how many messages of whom. With one it has each message: a comma
 and number, or what replicas say to each other.
 """
 
+import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from ordering.records import Entry, Ledger
 from ordering.views import View
+from rsm.disk import Disk
 from rsm.envelope import Activate, Announce, Barrier, Checkpoint, Close, Language, Open, Unread
+from rsm.executor import Executor
 from rsm.methods import Catalogue
 from rsm.replaying import chain_at
+from rsm.storage.errors import StorageError
 
 Json = Any
+
+PAGE_MAX: Final = 1000
+PAGE_BLOCKS: Final = 256
+PAGE_BYTES: Final = 1 << 20
+BRIEF_BYTES: Final = 4096  # of a message whose arguments are shown
+
+
+class LogWanted(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    """What stands behind slot ``since`` in the log of a replica in ``chain``, so many messages."""
+
+    chain: int
+    since: int
+    limit: int
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -94,6 +111,65 @@ def _block(ledger: Ledger, entry: Entry, before: View | None, language: Language
         view=None if order.view is None else _members(ledger, order.ts, order.view, before),
         messages=None if language is None else list(_messages(entry, language)),
     )
+
+
+class LogPage(msgspec.Struct, frozen=True, array_like=True):
+    """``kept`` is false where there is no log. It begins behind slot ``begin``; what follows the page is
+    behind ``next``. ``chain`` is the replica's: if it is another than was wanted there are no items."""
+
+    kept: bool
+    chain: int
+    begin: int = 0
+    next: int = 0
+    items: list[Message] = []
+
+
+async def log_page(wanted: LogWanted, executor: Executor, disk: Disk | None, language: Language) -> LogPage:
+    """A page of what is executed here, read and put into words beside the event loop."""
+    chain = 0 if executor.group.view is None else executor.group.view.chain
+    if disk is None or chain != wanted.chain:
+        return LogPage(disk is not None, chain)
+    try:
+        entries = await disk.blocks(wanted.since, PAGE_BLOCKS, PAGE_BYTES)
+    except StorageError:
+        return LogPage(False, chain)
+    return await asyncio.to_thread(_page, wanted, chain, entries, executor.applied, language)
+
+
+def _page(wanted: LogWanted, chain: int, entries: list[Entry], last: int, language: Language) -> LogPage:
+    items: list[Message] = []
+    limit = min(max(wanted.limit, 1), PAGE_MAX)
+    reached = wanted.since
+    for entry in entries:
+        for item in _all_of(entry, language):
+            if item.slot > last or len(items) == limit:
+                break
+            if item.slot > wanted.since:
+                items.append(item)
+                reached = item.slot
+        else:
+            reached = entry.order.last_ts
+            continue
+        break
+    begin = max(wanted.since, entries[0].order.ts - 1) if entries else wanted.since
+    return LogPage(True, chain, begin, reached, items)
+
+
+def _all_of(entry: Entry, language: Language) -> Iterator[Message]:
+    """The messages of a block; a block without any is told as one."""
+    order = entry.order
+    if order.view is not None:
+        view = order.view
+        words = f"view {view.id}: {len(view.electorate)} voters, {len(view.ring)} in the ring"
+        yield Message(slot=order.ts, kind="view", source=f"{order.orderer:x}", size=0, words=words)
+    elif order.tick:
+        yield Message(slot=order.ts, kind="tick", source=f"{order.orderer:x}", size=0)
+    for message in _messages(entry, language):
+        if message.size > BRIEF_BYTES and message.arguments is not None:
+            words = f"{message.words} its arguments are left out".strip()
+            yield msgspec.structs.replace(message, arguments=None, words=words)
+        else:
+            yield message
 
 
 def moment(ns: int) -> str:

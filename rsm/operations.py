@@ -3,6 +3,7 @@
     asks      PointWanted(chain)         how far must a state be that is true now? (R11)
     asks      RemovalWanted(chain, site) take a voter out of the electorate, so that it can be replaced (R5)
     asks      ForkWanted(chain)          the majority is gone for good: go on without it, in a new chain (R9)
+    asks      SaveWanted(chain)          save the state now, and not when the log has grown
     answers   Outcome
 
 Every order names the chain it is meant for, and is safe to repeat: one that comes late, or twice, finds what
@@ -11,7 +12,7 @@ happen; who asked asks again.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import Final, Protocol, TypeAlias
 
@@ -46,7 +47,11 @@ class ForkWanted(_Order, frozen=True, tag=18):
     pass
 
 
-Order: TypeAlias = PointWanted | RemovalWanted | ForkWanted
+class SaveWanted(_Order, frozen=True, tag=19):
+    pass
+
+
+Order: TypeAlias = PointWanted | RemovalWanted | ForkWanted | SaveWanted
 
 
 class Progress(StrEnum):
@@ -72,6 +77,9 @@ class Site(Protocol):
 
     def when_applied(self, ts: int) -> "asyncio.Future[None]": ...
 
+    def save(self) -> Awaitable[str]:
+        """Save the state; says why not."""
+
 
 Read: TypeAlias = "Callable[[], asyncio.Future[None]]"
 
@@ -87,6 +95,9 @@ async def perform(order: Order, site: Site, group: Group | None, read: Read) -> 
         return _outcome(Progress.DONE if done else Progress.REFUSED, site, words)
     try:
         async with asyncio.timeout(WAIT_SECONDS):
+            if isinstance(order, SaveWanted):
+                words = await asyncio.shield(site.save())
+                return _outcome(Progress.REFUSED if words else Progress.DONE, site, words)
             await _perform(order, site, group, read)
     except TimeoutError:
         return _outcome(Progress.UNDER_WAY, site, _WAITING[type(order)])
@@ -126,6 +137,7 @@ _WAITING: Final[dict[type[Order], str]] = {
     PointWanted: "no majority has answered yet",
     RemovalWanted: "the removal is asked for and not ordered yet: the ring must be a majority of the voters"
     " before and after it",
+    SaveWanted: "the state is being saved",
     ForkWanted: "the survivors have not found together yet",
 }
 

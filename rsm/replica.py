@@ -70,6 +70,7 @@ from rsm.feeds import Feed, follow
 from rsm.handover import Handover
 from rsm.intake import Intake
 from rsm.locks import Grant, Locks
+from rsm.logbook import LogPage, LogWanted, log_page
 from rsm.methods import Catalogue
 from rsm.pages import Pages
 from rsm.proxy import Consistency, Proxy, Reading
@@ -466,18 +467,18 @@ class Replica(Surveyor, Generic[M]):
             self._watch.halted(error)
             self._over.set_exception(error)
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Any) -> "asyncio.Task[Any]":
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: "asyncio.Task[None]") -> None:
         """What goes wrong in the background goes wrong for the replica."""
         del self._tasks[task]
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
-            self._fail(error)
-            self._driver.close()
+            self._give_up(error)
 
     # -- the disk --------------------------------------------------------------------------------
 
@@ -567,20 +568,20 @@ class Replica(Surveyor, Generic[M]):
     async def operate(self, order: operations.Order) -> operations.Outcome:
         return await operations.perform(order, self, self._group, self._read)
 
+    def save(self) -> "asyncio.Task[str]":
+        return self._spawn(self._handover.save_wanted(self._intake, self._disk, self._group))
+
+    async def log(self, wanted: LogWanted) -> LogPage:
+        return await log_page(wanted, self.executor, self._disk, self._language)
+
     # -- how it stands ---------------------------------------------------------------------------
 
     def status(self) -> ReplicaStatus:
         over = self._over
         failure = over.exception() if over.done() and not over.cancelled() else None
+        standing, driver = self._standing(), self._driver.stats()
         return self._watch.status(
-            self.address,
-            self._standing(),
-            self._intake,
-            self._calls,
-            self._group,
-            self._driver.stats(),
-            self._disk,
-            failure,
+            self.address, standing, self._intake, self._calls, self._group, driver, self._disk, failure
         )
 
     def _standing(self) -> Standing:

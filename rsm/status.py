@@ -107,6 +107,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     forks: int = 0  # so often has its chain gone on without a majority (R9)
     members: list[MemberStatus] = []
     boot: str = ""
+    pid: int = 0  # of its process
     state: str = ""  # of the ordering engine
     uptime_s: float = 0.0
     received: int = 0

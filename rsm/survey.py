@@ -12,7 +12,8 @@ from typing import Final, TypeAlias
 import msgspec
 
 from rsm.errors import OutcomeUnknown, RsmError
-from rsm.operations import Order, Outcome, Progress, RemovalWanted
+from rsm.logbook import LogPage, LogWanted
+from rsm.operations import Order, Outcome, Progress, RemovalWanted, SaveWanted
 from rsm.status import MemberStatus, ReplicaStatus, Standing
 from rsm.transfer import Peer
 
@@ -119,6 +120,11 @@ class Surveyor:
     def addresses(self) -> tuple[str, ...]:
         raise NotImplementedError
 
+    @property
+    def linked_to(self) -> str:
+        """Whom reads go to at present, empty for nobody; a replica reads its own state."""
+        return next(iter(self.addresses), "")
+
     def peer(self, address: str) -> Peer:
         raise NotImplementedError
 
@@ -130,6 +136,34 @@ class Surveyor:
         """Take a member that is gone for good out of the electorate, or ``OrderRefused``."""
         _, outcome = await remove(await self.survey(), member, self.peer, timeout, force=force)
         return outcome
+
+
+async def log(picture: Picture, peer_at: PeerAt, since: int, limit: int) -> LogPage | None:
+    """A page of the group's log, from a replica that keeps one; None if nobody does."""
+    if not picture.present:
+        raise OrderRefused("no_primary", "no replica serves; start the others")
+    page: LogPage | None = None
+    for member in sorted(picture.present, key=lambda each: each.site == _holder(picture)):
+        page = await _page_of(peer_at(member.address), LogWanted(int(picture.chain, 16), since, limit))
+        if page is not None and page.kept and page.chain == int(picture.chain, 16):
+            return page
+    if page is None:
+        raise OrderRefused("no_primary", "no replica has answered; try again")
+    return None
+
+
+def _holder(picture: Picture) -> str:
+    """Who answers clients, and has enough to do."""
+    said = [each for each in picture.answers.values() if each is not None and each.handler]
+    return said[0].site if said else ""
+
+
+async def _page_of(peer: Peer, wanted: LogWanted) -> LogPage | None:
+    try:
+        async with asyncio.timeout(STATUS_SECONDS):
+            return await peer.log(wanted)
+    except TimeoutError:
+        return None
 
 
 # -- orders --------------------------------------------------------------------------------------
@@ -167,6 +201,14 @@ def _member(picture: Picture, named: str) -> MemberStatus:
         known = ", ".join(f"{each.address} ({each.site})" for each in picture.members)
         raise OrderRefused("member_not_found", f"{named}: is no member; there are: {known}")
     return found[0]
+
+
+async def save(picture: Picture, peer_at: PeerAt) -> dict[str, Outcome | None]:
+    """Have every member that answers save its state now; by address, what became of it."""
+    order = SaveWanted(int(picture.chain or "0", 16))
+    there = [each.address for each in picture.members if picture.answer_of(each) is not None]
+    outcomes = await asyncio.gather(*(peer_at(each).order(order) for each in there))
+    return dict(zip(there, outcomes, strict=True))
 
 
 async def give(

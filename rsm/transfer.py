@@ -19,6 +19,9 @@
     asks      HoldersWanted(ts, voters)       for a client: how many voters hold a slot (``quality``)
     answers   how many do, of how many
 
+    asks      LogWanted(chain, since, limit)  a replica's log in words, from behind a slot (``logbook``)
+    answers   LogPage
+
     asks      an operator's order             ``rsm.operations``
     answers   Outcome
 
@@ -49,6 +52,7 @@ from rsm import operations
 from rsm.chunks import CHUNK_MAX, DIGEST_BYTES, Whole, name_of
 from rsm.errors import MachineError
 from rsm.executor import Executor
+from rsm.logbook import LogPage, LogWanted
 from rsm.logs import Throttle, logger
 from rsm.operations import Outcome
 from rsm.pace import aside
@@ -132,7 +136,7 @@ class HoldersWanted(msgspec.Struct, frozen=True, array_like=True, tag=11):
 LINK: Final = msgspec.msgpack.encode([12])
 
 Question: TypeAlias = (
-    StateWanted | ResultsWanted | StatusWanted | CallWanted | HoldersWanted | operations.Order
+    StateWanted | ResultsWanted | StatusWanted | CallWanted | HoldersWanted | LogWanted | operations.Order
 )
 Results: TypeAlias = list[tuple[int, int]]
 
@@ -188,6 +192,8 @@ class Source(Protocol):
 
     async def operate(self, order: operations.Order) -> Outcome: ...
 
+    async def log(self, wanted: LogWanted) -> LogPage: ...
+
 
 class Desk(Protocol):
     """Who answers clients."""
@@ -232,6 +238,8 @@ async def serve(stream: BulkStream, source: Source, desk: Desk) -> None:
                     await _give(stream, offer, wanted.have, source.gifts)
         case CallWanted() | HoldersWanted():
             await desk.serve(stream, wanted)
+        case LogWanted():
+            await stream.send(msgspec.msgpack.encode(await source.log(wanted)))
         case order:
             await stream.send(msgspec.msgpack.encode(await source.operate(order)))
 
@@ -391,6 +399,9 @@ class Peer(msgspec.Struct, frozen=True):
     async def order(self, order: operations.Order) -> Outcome | None:
         """None if it did not answer: whether it heard is not known."""
         return await self._told(order, Outcome)
+
+    async def log(self, wanted: LogWanted) -> LogPage | None:
+        return await self._told(wanted, LogPage)
 
     async def results(self) -> Results:
         return await self._told(ResultsWanted(), Results) or []

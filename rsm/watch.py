@@ -5,6 +5,7 @@ anything per message; the recording costs a few tuples per batch.
 """
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic, time, time_ns
@@ -285,6 +286,7 @@ class Watch:
             forks=0 if group is None else group.forks,
             members=members,
             boot="" if group is None else f"{group.member.boot:032x}",
+            pid=os.getpid(),
             state="" if engine is None else engine.state,
             uptime_s=monotonic() - self.began,
             received=0 if place is None else place.received,

@@ -198,6 +198,7 @@ class _Source:
         self.gifts = replica.gifts
         self.status = replica.status
         self.operate = replica.operate
+        self.log = replica.log
 
     @property
     def executor(self) -> Executor:

@@ -118,6 +118,28 @@ def read_entries(connection: Connection, anchor: bytes) -> Iterator[tuple[Entry,
         yield entry, End(entry.order.last_ts, entry.order.epoch, head)
 
 
+def read_some(connection: Connection, since: int, blocks_max: int, bytes_max: int) -> list[Entry]:
+    """The first blocks that have a slot behind ``since``, each verified by itself; so many bytes of them, but
+    at least one."""
+    rows = connection.execute(
+        sql(
+            "SELECT first_ts, last_ts, epoch, body, crc FROM rsm_entries WHERE last_ts > :since"
+            " ORDER BY first_ts LIMIT :most"
+        ),
+        {"since": since, "most": blocks_max},
+    )
+    found: list[Entry] = []
+    size = 0
+    for first, last, epoch, body, crc in rows:
+        size += len(body)
+        if found and size > bytes_max:
+            break
+        if crc != checksum(row_head(first, last, epoch), body):
+            raise StorageCorrupt(f"the block at slot {first} has a wrong checksum")
+        found.append(decode_entry(body))
+    return found
+
+
 def _read(row: Any, previous: bytes, expected: int | None) -> tuple[Entry, bytes]:
     first, last, epoch, body, crc, chain = row
     whole = all(isinstance(number, int) and number >= 0 for number in (first, last, epoch))

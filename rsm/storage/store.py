@@ -42,7 +42,7 @@ from rsm.storage.errors import (
     StorageLocked,
     StorageMisuse,
 )
-from rsm.storage.log import End, Log
+from rsm.storage.log import End, Log, read_some
 from rsm.storage.rows import (
     NO_HASH,
     Base,
@@ -447,6 +447,16 @@ class Store:
                     f"chunk {place} of the snapshot at slot {info.ts}: {_words(error)}"
                 ) from error
             raise StorageFailed(f"the snapshot cannot be read: {_words(error)}; mend the disk") from error
+
+    def blocks(self, since: int, blocks_max: int, bytes_max: int) -> list[Entry]:
+        """The first blocks of the log that have a slot behind ``since``. An error of a reader stops nothing:
+        what is wrong with the disk the log will find out."""
+        self._check_ready()
+        try:
+            with self._database.transaction() as connection:
+                return read_some(connection, since, blocks_max, bytes_max)
+        except _FAILURES as error:
+            raise StorageError(f"the log cannot be read: {_words(error)}") from error
 
     # -- starting anew ---------------------------------------------------------------------------
 

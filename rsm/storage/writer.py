@@ -25,6 +25,7 @@ Done: TypeAlias = Callable[[int, StorageError | None], None]
 Answer: TypeAlias = tuple[Done, int, StorageError | None]
 
 WAITING_MAX = 64
+LOOKS_MAX = 4
 _SIZED_SECONDS = 1.0
 
 
@@ -75,6 +76,7 @@ class Writer:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[int, tuple[Record, ...]]] = deque()
         self._snapshot: Snapshot | None = None
+        self._looks: deque[Callable[[Store], None]] = deque()
         self._closing = False
         self._error: StorageError | None = None
         self.commits = 0
@@ -103,6 +105,16 @@ class Writer:
             self._snapshot = Snapshot(ts, chunks, digest, on_saved)
             self._changed.notify()
 
+    def look(self, action: Callable[[Store], None]) -> None:
+        """Have the store read from, between two writes: it belongs to the writer's thread. What the action
+        raises is its own business."""
+        with self._changed:
+            self._check_open()
+            if len(self._looks) >= LOOKS_MAX:
+                raise WriterFull(f"{LOOKS_MAX} readers wait for the disk; try again")
+            self._looks.append(action)
+            self._changed.notify()
+
     def close(self) -> None:
         """Write what was handed over to the log, then close the store. Blocks until that is done. A snapshot
         that is not complete is left out: it may be large, and nothing depends on it."""
@@ -127,17 +139,22 @@ class Writer:
     def _step(self) -> bool:
         """Wait for work and do some of it: the writes that wait, and then a step of the snapshot."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._snapshot is not None or self._closing)
+            self._changed.wait_for(
+                lambda: self._waiting or self._snapshot is not None or self._looks or self._closing
+            )
             batch = list(self._waiting)
             self._waiting.clear()
             snapshot = self._snapshot
-            if not batch and (snapshot is None or self._closing):
+            look = self._looks.popleft() if self._looks else None
+            if not batch and look is None and (snapshot is None or self._closing):
                 self._leave_out(snapshot)
                 return False
         if batch:
             self._write(batch)
         if snapshot is not None:
             self._save(snapshot)
+        if look is not None:
+            look(self._store)
         return True
 
     def _leave_out(self, snapshot: Snapshot | None) -> None:

@@ -1,0 +1,311 @@
+"""How is it put together?
+
+::
+
+    HTTP ─▶ Gateway: who is it? is there room? ─▶ /v1/kv/{key}: ``hot``
+                                               └▶ everything else: FastAPI, ``routes``
+
+Whatever goes wrong, here or in a route, is answered with a problem.
+"""
+
+from importlib.metadata import version
+from time import perf_counter
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match
+
+from api import description, hot
+from api.admission import Admission
+from api.bodies import Gone, has_body, read_body
+from api.cluster import Surveys
+from api.metrics import Metrics
+from api.parts import Parts
+from api.problems import Problem, defect, problem_of
+from api.routes import cluster, health, keys, leases, locks, watch
+from api.server import Receive, Scope, Send
+from api.settings import GatewaySettings
+from api.store import Group, Store
+from api.tokens import Scope as Right
+from api.tokens import Tokens
+from api.watches import Watches
+from ordering.errors import OrderingError
+from rsm.errors import RsmError
+from rsm.logs import logger
+
+log = logger(__name__)
+
+_NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
+_OPEN: Final = frozenset({b"/livez", b"/readyz", b"/openapi.json", b"/docs"})
+_UNCOUNTED: Final = _OPEN | {b"/metrics", b"/v1/watch", b"/v1/cluster/events"}
+_DATA: Final = ("kv", "history", "watch", "txn", "counters", "leases", "locks")
+_DATA_PATHS: Final = tuple(f"/v1/{name}".encode() for name in _DATA)
+_DATA_PREFIXES: Final = tuple(path + b"/" for path in _DATA_PATHS)
+_READ_ONLY: Final = frozenset({b"/v1/cluster", b"/v1/cluster/events", b"/metrics"})
+_KEY_ROUTE: Final = "/v1/kv/{key}"
+_NO_ROUTE: Final = "none"
+_GONE: Final = 499  # in the figures alone: nobody is there to be told
+_ROUTES: Final = (keys, watch, leases, locks, cluster, health)
+
+
+def create_app(group: Group, settings: GatewaySettings) -> "Gateway":
+    """An ASGI application that serves ``group``, which is a client or a replica of the key-value store."""
+    return Gateway(group, settings)
+
+
+class Gateway:
+    """The outermost layer: what holds for every request."""
+
+    def __init__(self, group: Group, settings: GatewaySettings) -> None:
+        store = Store(group, settings.timeout)
+        self.settings = settings
+        self.parts = Parts(
+            settings,
+            store,
+            Watches(store, settings),
+            Surveys(group, settings),
+            Admission(settings),
+            Metrics(),
+        )
+        self._tokens = None if settings.tokens is None else Tokens(settings.tokens)
+        self._keys = hot.Keys(store, settings)
+        self._web = _web(self.parts, tokens=self._tokens is not None)
+        self._show()
+        if self._tokens is None and settings.insecure:
+            log.warning("everybody who reaches the port may do everything", bind=settings.bind)
+
+    def _show(self) -> None:
+        metrics, admission, watches = self.parts.metrics, self.parts.admission, self.parts.watches
+        group = self.parts.store.group
+        metrics.gauge("requests_under_way", "Requests that are let in.", lambda: admission.under_way)
+        metrics.gauge("refusals_held_back", "429s that wait to be told.", lambda: admission.held)
+        metrics.gauge("waiting", "Requests that wait for a lock.", lambda: admission.waiting)
+        metrics.gauge("watchers", "Event streams that are open.", lambda: watches.count)
+        metrics.gauge("primary", "Whether a majority was reached.", lambda: not self.parts.store.is_lost)
+        metrics.gauge("linked", "Whether reads have a replica to go to.", lambda: bool(group.linked_to))
+
+    async def start(self) -> None:
+        self.parts.store.start()
+
+    async def stop(self) -> None:
+        """Nothing more is let in, and streams end; what is under way goes on."""
+        self.parts.admission.stopping = True
+        self.parts.watches.stop()
+        await self.parts.store.stop()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError(f"{scope['type']}: this application speaks HTTP alone")
+        began = perf_counter()
+        path: bytes = scope["raw_path"]
+        if path.startswith(hot.PREFIX):
+            route, status = _KEY_ROUTE, await self._answer_key(scope, receive, send)
+        else:
+            route, status = await self._answer(path, scope, receive, send)
+        self.parts.metrics.note(route, scope["method"], status, perf_counter() - began)
+
+    # -- keys ------------------------------------------------------------------------------------
+
+    async def _answer_key(self, scope: Scope, receive: Receive, send: Send) -> int:
+        admission = self.parts.admission
+        headers = hot.headers_of(scope)
+        try:
+            if self._tokens is not None:
+                self._authorize(self._tokens, headers, _right(scope["method"], scope["raw_path"]))
+            if not admission.enter():
+                raise await admission.refusal()
+            try:
+                answer = await self._keys.answer(scope, receive, headers)
+            finally:
+                admission.leave()
+        except Gone:
+            return _GONE
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is answered, and logged if it is ours
+            return await _send_problem(send, problem_of(error))
+        status, found, body = answer
+        found.append(_NOSNIFF)
+        await send({"type": "http.response.start", "status": status, "headers": found})
+        await send({"type": "http.response.body", "body": body})
+        return status
+
+    def _authorize(self, tokens: Tokens, headers: dict[bytes, bytes], right: Right) -> None:
+        kind, _, presented = headers.get(b"authorization", b"").partition(b" ")
+        challenge = [(b"www-authenticate", b'Bearer realm="rsm"')]
+        if kind.lower() != b"bearer" or not presented:
+            raise Problem("unauthenticated", "send Authorization: Bearer and a token", headers=challenge)
+        token = tokens.find(presented.strip())
+        if token is None:
+            raise Problem("unauthenticated", "this token is not known", headers=challenge)
+        if right not in token.scopes:
+            raise Problem("forbidden", f"this needs the scope {right}", scope=right)
+
+    # -- everything else -------------------------------------------------------------------------
+
+    async def _answer(self, path: bytes, scope: Scope, receive: Receive, send: Send) -> tuple[str, int]:
+        admission = self.parts.admission
+        scope["path"] = path.decode("latin-1")  # routes go by what was sent, as rights do; keys are any bytes
+        noted = _Noted(send)
+        headers = hot.headers_of(scope)
+        try:
+            if self._tokens is not None and path not in _OPEN:
+                self._authorize(self._tokens, headers, _right(scope["method"], path))
+            if path in _UNCOUNTED:
+                await self._web(scope, receive, noted)
+            elif not admission.enter():
+                raise await admission.refusal()
+            else:
+                try:
+                    body = await read_body(receive, headers, self.settings.json_bytes_max, self.settings)
+                    await self._web(scope, _Replayed(body, receive), noted)
+                finally:
+                    admission.leave()
+        except Gone:
+            noted.status = _GONE
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is answered, and logged if it is ours
+            if not noted.is_complete:  # else FastAPI has asked ``_failed`` what to say
+                problem = problem_of(error)
+                if not noted.status:
+                    await _send_problem(noted, problem)
+        route = scope.get("route")
+        return getattr(route, "path", _NO_ROUTE), noted.status
+
+
+class _Noted:
+    """Sends, and remembers the status."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status = 0
+        self.is_complete = False
+
+    async def __call__(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            if _NOSNIFF not in message["headers"]:
+                message = {**message, "headers": [*message["headers"], _NOSNIFF]}
+        else:
+            self.is_complete = not message.get("more_body", False)
+        await self._send(message)
+
+
+class _Replayed:
+    """A body that was read already, and then whatever comes."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+
+    async def __call__(self) -> Any:
+        body, self._body = self._body, None
+        if body is None:
+            return await self._receive()
+        return {"type": "http.request", "body": body, "more_body": False}
+
+
+async def _send_problem(send: Send, problem: Problem) -> int:
+    body = problem.body()
+    headers = [*problem.headers(), _NOSNIFF, (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+    return problem.status
+
+
+def _right(method: str, path: bytes) -> Right:
+    """What a request needs. Paths that are not known here need most."""
+    is_data = path in _DATA_PATHS or path.startswith(_DATA_PREFIXES)
+    if method in {"GET", "HEAD"}:
+        return Right.READ if is_data or path in _READ_ONLY else Right.ADMIN
+    return Right.WRITE if is_data else Right.ADMIN
+
+
+# -- FastAPI -------------------------------------------------------------------------------------
+
+
+def _web(parts: Parts, *, tokens: bool) -> FastAPI:
+    app = FastAPI(
+        title=description.TITLE,
+        version=version("rsm"),
+        openapi_url="/openapi.json",
+        docs_url="/docs",
+        redoc_url=None,
+        swagger_ui_oauth2_redirect_url=None,
+        redirect_slashes=False,
+        telemetry={"tracing": False, "metrics": False, "logs": False},
+    )
+    app.state.parts = parts
+    for each in _ROUTES:
+        app.include_router(each.router)
+    for kind in (Problem, OrderingError, RsmError, TimeoutError):
+        app.add_exception_handler(kind, _failed)
+    app.add_exception_handler(Exception, _failed)
+    app.add_exception_handler(Gone, _left)
+    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    described: list[dict[str, Any]] = []
+
+    def openapi() -> dict[str, Any]:
+        if not described:
+            described.append(description.describe(app, tokens=tokens))
+        return described[0]
+
+    app.openapi = openapi  # type: ignore[method-assign]
+    return app
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    return _response(problem_of(error))
+
+
+async def _left(_: Request, __: Exception) -> Response:
+    return Response(status_code=_GONE)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = request.scope["path"]
+    if error.status_code == 405:
+        allowed = ", ".join(_methods(request))
+        headers = [(b"allow", allowed.encode())]
+        return _response(Problem("method_not_allowed", f"{path} takes {allowed}", headers=headers))
+    if error.status_code == 404:
+        return _response(Problem("not_found", "there is nothing at this path; see /openapi.json"))
+    if error.status_code == 400:
+        return _response(Problem("bad_request", f"the body is no JSON that can be read: {error.detail}"))
+    return _response(defect(error))
+
+
+def _methods(request: Request) -> list[str]:
+    found: set[str] = set()
+    for route in (route for each in _ROUTES for route in each.router.routes):
+        if isinstance(route, APIRoute) and route.matches(request.scope)[0] is not Match.NONE:
+            found |= route.methods or set()
+    return sorted(found)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    found = error.errors()
+    if any(each["loc"][0] == "path" for each in found):
+        return _response(Problem("not_found", "there is nothing at this path; see /openapi.json"))
+    if any(each["type"] == "json_invalid" for each in found):
+        return _response(Problem("bad_request", "the body is no JSON that can be read"))
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if has_body(hot.headers_of(request.scope)) and kind != "application/json" and not kind.endswith("+json"):
+        return _response(Problem("unsupported_media_type", "Content-Type: send application/json"))
+    errors = [{"place": ".".join(map(str, each["loc"][1:])), "words": each["msg"]} for each in found]
+    return _response(Problem("invalid", "; ".join(_words(each) for each in errors[:3]), errors=errors[:100]))
+
+
+def _words(error: dict[str, str]) -> str:
+    return ": ".join(filter(None, (error["place"], error["words"])))
+
+
+def _response(problem: Problem) -> Response:
+    response = Response(problem.body(), problem.status)
+    response.raw_headers += problem.headers()
+    return response

@@ -1,0 +1,54 @@
+"""A request's body as it comes in: counted, and with a clock."""
+
+import asyncio
+from collections.abc import Mapping
+
+from api.parameters import number_of
+from api.problems import Problem
+from api.server import Receive
+from api.settings import GatewaySettings
+
+
+class Gone(Exception):
+    """The client has gone away; nobody waits for an answer."""
+
+
+def has_body(headers: Mapping[bytes, bytes]) -> bool:
+    return headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
+
+
+async def read_body(
+    receive: Receive, headers: Mapping[bytes, bytes], bytes_max: int, bounds: GatewaySettings
+) -> bytes:
+    """All of it, if it is not too large, and keeps coming."""
+    if not has_body(headers):
+        return b""
+    length = headers.get(b"content-length")
+    if length is not None and number_of(length, 0) > bytes_max:
+        raise _too_large(bytes_max)
+    began = asyncio.get_running_loop().time() + bounds.body_s
+    try:
+        async with asyncio.timeout_at(began) as clock:
+            message = await receive()
+            body: bytes = message.get("body", b"")
+            if message["type"] == "http.request" and not message["more_body"] and len(body) <= bytes_max:
+                return body
+            parts, size = [body], len(body)
+            while message["type"] == "http.request":
+                if size > bytes_max:
+                    raise _too_large(bytes_max)
+                if not message["more_body"]:
+                    return b"".join(parts)
+                clock.reschedule(began + size / bounds.body_bytes_per_s_min)
+                message = await receive()
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+    except TimeoutError:
+        raise Problem(
+            "too_slow", f"the body must make {bounds.body_bytes_per_s_min} bytes a second; send it faster"
+        ) from None
+    raise Gone
+
+
+def _too_large(bytes_max: int) -> Problem:
+    return Problem("too_large", f"the body has more than {bytes_max} bytes", bytes_max=bytes_max)

@@ -1,0 +1,135 @@
+"""Locks, with tokens that fence."""
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import Any, Final
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from api import schemas
+from api.bodies import Gone
+from api.description import IDEMPOTENCY_KEY, documented, problems
+from api.hot import key_in, once_of
+from api.parameters import LEASE, LIMIT, PREFIX, duration_ms, known, span_of_prefix
+from api.parts import asked_of, json_answer, known_headers, parts_of
+from api.problems import Problem
+from apps.kv.types import LockState
+from ordering.errors import OrderingError
+from rsm.errors import RsmError
+from rsm.proxy import Result
+
+router = APIRouter(prefix="/v1/locks", tags=["locks"])
+
+PAGE: Final = 100
+LOOK_SECONDS: Final = 0.02  # the first while in a queue; it doubles
+LOOK_SECONDS_MAX: Final = 0.25
+_PATH: Final = b"/v1/locks/"
+_NOTHING: Final = known()
+_LISTED: Final = known(PREFIX, LIMIT)
+_LEASE: Final = known(LEASE)
+
+
+@router.get(
+    "",
+    summary="List locks that are held",
+    response_model=schemas.LocksShape,
+    responses=problems(),
+    openapi_extra=documented(PREFIX, LIMIT),
+)
+async def list_locks(request: Request) -> Response:
+    asked = asked_of(request, _LISTED)
+    span = span_of_prefix(asked.get(PREFIX) or b"")
+    fresh = await parts_of(request).store.reading().locks(*span, asked.get(LIMIT) or PAGE)
+    return json_answer({"items": [schemas.lock(each) for each in fresh.value]}, fresh)
+
+
+@router.get(
+    "/{name:path}",
+    summary="Who holds a lock",
+    response_model=schemas.LockShape,
+    responses=problems("lock_not_found"),
+)
+async def look(request: Request, name: str) -> Response:
+    asked_of(request, _NOTHING)
+    fresh = await parts_of(request).store.reading().lock_of(key_in(request.scope["raw_path"], _PATH))
+    if not fresh.value.lease:
+        raise Problem("lock_not_found", "nobody holds this lock")
+    return json_answer(schemas.lock(fresh.value), fresh)
+
+
+@router.post(
+    "/{name:path}",
+    summary="Take a lock",
+    response_model=schemas.LockShape,
+    responses=problems("locked", "lease_expired", "unsupported_media_type", "invalid", "key_reused", "full"),
+    openapi_extra=documented(headers=(IDEMPOTENCY_KEY,)),
+)
+async def take(request: Request, name: str, wanted: schemas.LockBody) -> Response:
+    asked_of(request, _NOTHING)
+    parts = parts_of(request)
+    key = key_in(request.scope["raw_path"], _PATH)
+    lease = wanted.lease
+    if wanted.ttl is not None:
+        ttl_ms = duration_ms(wanted.ttl.encode())
+        once = once_of(known_headers(request), ("lock", key, ttl_ms))
+        lease = (await parts.store.writing().lease_grant(ttl_ms, once)).value.id
+    assert lease is not None
+    has_it = False
+    try:
+        done = await parts.store.writing().lock(key, lease, wanted.wait is not None)
+        if done.value.lease != lease:
+            assert wanted.wait is not None
+            done = await _wait(request, done, lease, duration_ms(wanted.wait.encode()) / 1000)
+        has_it = True
+    finally:
+        if not has_it and wanted.ttl is not None:  # nobody will ever know of it
+            await _let_go(parts.store.writing().lease_revoke(lease))
+    return json_answer(schemas.lock(done.value), done)
+
+
+async def _wait(request: Request, queued: Result[LockState], lease: int, seconds: float) -> Result[LockState]:
+    """In the queue. A request that waits does not count among those that are under way."""
+    parts, name, pause = parts_of(request), queued.value.name, LOOK_SECONDS
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + seconds
+    with parts.admission.aside():
+        try:
+            while True:
+                await asyncio.sleep(min(pause, max(ends - loop.time(), 0)))
+                pause = min(2 * pause, LOOK_SECONDS_MAX)
+                if await request.is_disconnected():
+                    raise Gone
+                parts.admission.check_stopping()
+                found = (await parts.store.reading().lock_of(name, lease)).value
+                if found.lease == lease or not found.place:
+                    break
+                if loop.time() >= ends:
+                    raise Problem("locked", f"lease {found.lease} has kept the lock", lease=found.lease)
+        except BaseException:
+            await _let_go(parts.store.writing().unlock(name, lease))
+            raise
+    return await parts.store.writing().lock(name, lease, False)  # it keeps its token
+
+
+async def _let_go(call: Awaitable[Any]) -> None:
+    """Also when the request is over. If it fails, the lease ends by itself."""
+    with suppress(OrderingError, RsmError, TimeoutError):
+        await asyncio.shield(asyncio.ensure_future(call))
+
+
+@router.delete(
+    "/{name:path}",
+    status_code=204,
+    summary="Give a lock back, or leave its queue",
+    responses=problems("not_held"),
+    openapi_extra=documented(LEASE),
+)
+async def release(request: Request, name: str) -> Response:
+    lease = asked_of(request, _LEASE).get(LEASE)
+    if lease is None:
+        raise Problem("bad_request", "lease: say which lease gives the lock back")
+    done = await parts_of(request).store.writing().unlock(key_in(request.scope["raw_path"], _PATH), lease)
+    return json_answer(None, done, 204)

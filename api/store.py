@@ -1,0 +1,115 @@
+"""What must a group give? The same for a gateway, which is a client of it, and for a replica that serves by
+itself.
+
+Proxies are made once for each way of asking: making one costs as much as half a call.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final, ParamSpec, Protocol, TypeVar
+
+from apps.kv.store import KeyValueStore
+from apps.kv.types import Limits, Statistics
+from ordering.errors import NoPrimary, OrderingError
+from rsm.errors import RsmError
+from rsm.feeds import Feed
+from rsm.logs import logger
+from rsm.operations import Outcome
+from rsm.proxy import Consistency, DetailedProxy, Fresh, Proxy
+from rsm.state_machine import Marked
+from rsm.survey import Picture
+from rsm.transfer import Peer
+
+log = logger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PROBE_SECONDS: Final = 2.0
+LOOK_SECONDS: Final = 1.0
+LOST_SECONDS: Final = 0.25  # where the last look found no majority
+
+
+class Group(Protocol):
+    """A ``Client`` or a ``Replica`` of the key-value store."""
+
+    @property
+    def proxy(self) -> Proxy[KeyValueStore]: ...
+
+    @property
+    def linked_to(self) -> str: ...
+
+    def follow(
+        self, method: Marked[KeyValueStore, P, Feed[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> AsyncIterator[Feed[T]]: ...
+
+    async def survey(self) -> Picture: ...
+
+    def peer(self, address: str) -> Peer: ...
+
+    async def remove(self, member: str, timeout: float, *, force: bool = False) -> Outcome: ...
+
+
+class Store:
+    """A group, and how it is asked."""
+
+    def __init__(self, group: Group, timeout: float) -> None:
+        self.group = group
+        self._proxy = group.proxy.with_options(timeout=timeout).with_details()
+        self._reading = {each: self._proxy.with_options(consistency=each) for each in Consistency}
+        self._writing: dict[str, DetailedProxy[KeyValueStore]] = {"majority": self._proxy}
+        self._probing = self._proxy.with_options(timeout=min(timeout, PROBE_SECONDS))
+        self._vigil: asyncio.Task[None] | None = None
+        self.limits = Limits()  # the group's, as they were a moment ago
+        self.is_lost = False
+
+    def reading(
+        self, consistency: Consistency = Consistency.LINEARIZABLE, after: int | None = None
+    ) -> DetailedProxy[KeyValueStore]:
+        """``after``: of a state that is not before this slot."""
+        if consistency is Consistency.LINEARIZABLE:
+            self.check_primary()
+        proxy = self._reading[consistency]
+        return proxy if after is None else proxy.with_options(after=after)
+
+    def writing(self, qos: str = "majority") -> DetailedProxy[KeyValueStore]:
+        self.check_primary()
+        proxy = self._writing.get(qos)
+        if proxy is None:
+            proxy = self._writing[qos] = self._proxy.with_options(qos=qos)
+        return proxy
+
+    # -- whether there is a primary view ---------------------------------------------------------
+
+    async def probe(self) -> Fresh[Statistics]:
+        """Returns if a majority can be reached; it takes no slot."""
+        return await self._probing.statistics()
+
+    def check_primary(self) -> None:
+        """Raises where nobody would answer: then nothing is sent, and the outcome is known."""
+        if self.is_lost:
+            raise NoPrimary("no majority of the group was reached lately")
+
+    def start(self) -> None:
+        self._vigil = asyncio.get_running_loop().create_task(self._keep_vigil())
+
+    async def _keep_vigil(self) -> None:
+        """Look whether a majority is there, and learn the group's limits: the machine has the last word, but
+        what is too large need not be sent."""
+        while True:
+            try:
+                self.limits = (await self.probe()).value.limits
+            except (OrderingError, RsmError, TimeoutError) as error:
+                if not self.is_lost:
+                    log.warning("no majority of the group is reached", error=str(error))
+                self.is_lost = True
+            else:
+                if self.is_lost:
+                    log.info("a majority of the group is reached again")
+                self.is_lost = False
+            await asyncio.sleep(LOST_SECONDS if self.is_lost else LOOK_SECONDS)
+
+    async def stop(self) -> None:
+        if self._vigil is not None:
+            self._vigil.cancel()
+            await asyncio.wait([self._vigil])

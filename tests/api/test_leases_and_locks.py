@@ -1,0 +1,161 @@
+"""Leases and locks: every line of their tables."""
+
+import asyncio
+
+from tests.api.gateways import Place, ask, problem
+
+
+def test_when_a_lease_is_granted_then_it_can_be_looked_at_renewed_and_ended() -> None:
+    async def check(place: Place) -> None:
+        http = place.http
+        made = await http.post("/v1/leases", json={"ttl": "30s"})
+        assert made.status_code == 201
+        lease = made.json()
+        assert made.headers["location"] == f"/v1/leases/{lease['id']}"
+        assert lease == {"id": lease["id"], "ttl_ms": 30_000, "remaining_ms": 30_000, "keys": 0, "locks": 0}
+        await http.put(f"/v1/kv/k?lease={lease['id']}", content=b"x")
+        await http.post("/v1/locks/l", json={"lease": lease["id"]})
+        found = (await http.get(made.headers["location"])).json()
+        assert (found["keys"], found["locks"]) == (1, 1)
+        assert found["remaining_ms"] <= 30_000
+        other = (await http.post("/v1/leases", json={"ttl": "1d"})).json()
+        listed = (await http.get("/v1/leases")).json()["items"]
+        assert [each["id"] for each in listed] == [lease["id"], other["id"]]
+        listed = (await http.get(f"/v1/leases?after={lease['id']}&limit=5")).json()["items"]
+        assert [each["id"] for each in listed] == [other["id"]]
+        renewed = await http.post(f"/v1/leases/{lease['id']}:renew")
+        assert renewed.status_code == 200
+        assert renewed.json()["remaining_ms"] == 30_000
+        gone = await http.delete(f"/v1/leases/{lease['id']}")
+        assert gone.status_code == 204
+        problem(await http.get("/v1/kv/k"), 404, "key_not_found")
+        problem(await http.get("/v1/locks/l"), 404, "lock_not_found")
+        for answer in (
+            await http.get(f"/v1/leases/{lease['id']}"),
+            await http.post(f"/v1/leases/{lease['id']}:renew"),
+            await http.delete(f"/v1/leases/{lease['id']}"),
+        ):
+            problem(answer, 404, "lease_not_found")
+
+    ask(check)
+
+
+def test_when_a_lease_is_not_renewed_then_it_ends_and_its_locks_pass_on() -> None:
+    async def check(place: Place) -> None:
+        http = place.http
+        short = (await http.post("/v1/locks/l", json={"ttl": "200ms"})).json()
+        answer = await http.post("/v1/locks/l", json={"ttl": "1m", "wait": "10s"})
+        assert answer.status_code == 200
+        taken = answer.json()
+        assert taken["held"]
+        assert taken["token"] > short["token"]
+        problem(await http.get(f"/v1/leases/{short['lease']}"), 404, "lease_not_found")
+
+    ask(check)
+
+
+def test_when_a_lease_is_wrongly_asked_for_then_it_says_why() -> None:
+    async def check(place: Place) -> None:
+        http = place.http
+        for body in ({}, {"ttl": 30}, {"ttl": "30"}, {"ttl": "0s"}, {"ttl": "1y"}, {"ttl": "1s", "id": 1}):
+            problem(await http.post("/v1/leases", json=body), 422, "invalid")
+        problem(await http.post("/v1/leases", json={"ttl": "999999999999d"}), 422, "invalid")
+        problem(await http.post("/v1/leases", json={"ttl": "999999999d"}), 400, "bad_request")
+        problem(await http.get("/v1/leases/0"), 404, "not_found")
+        problem(await http.get("/v1/leases/x"), 404, "not_found")
+        problem(await http.get("/v1/leases/9223372036854775808"), 404, "not_found")
+        problem(await http.get("/v1/leases?after=-1"), 400, "bad_request")
+        answer = await http.put("/v1/leases/1", content=b"x")
+        problem(answer, 405, "method_not_allowed")
+        assert answer.headers["allow"] == "DELETE, GET"
+        once = {"idempotency-key": "lease"}
+        first = await http.post("/v1/leases", json={"ttl": "1m"}, headers=once)
+        assert (await http.post("/v1/leases", json={"ttl": "1m"}, headers=once)).json() == first.json()
+        problem(await http.post("/v1/leases", json={"ttl": "2m"}, headers=once), 422, "key_reused")
+
+    ask(check, sites=1)
+
+
+def test_when_a_lock_is_taken_then_nobody_else_has_it_until_it_is_given_back() -> None:
+    async def check(place: Place) -> None:
+        http = place.http
+        one, two = [(await http.post("/v1/leases", json={"ttl": "1m"})).json()["id"] for _ in range(2)]
+        taken = await http.post("/v1/locks/a/b", json={"lease": one})
+        assert taken.status_code == 200
+        shape = taken.json()
+        assert shape == {"name": "a/b", "lease": one, "token": shape["token"], "held": True, "waiting": 0}
+        again = (await http.post("/v1/locks/a/b", json={"lease": one})).json()
+        assert again["token"] == shape["token"]
+        found = problem(await http.post("/v1/locks/a/b", json={"lease": two}), 409, "locked")
+        assert found["lease"] == one
+        assert (await http.get("/v1/locks/a/b")).json() == shape
+        assert (await http.get("/v1/locks?prefix=a/")).json() == {"items": [shape]}
+        assert (await http.get("/v1/locks?prefix=b")).json() == {"items": []}
+        problem(await http.delete(f"/v1/locks/a/b?lease={two}"), 409, "not_held")
+        problem(await http.delete("/v1/locks/a/b"), 400, "bad_request")
+        assert (await http.delete(f"/v1/locks/a/b?lease={one}")).status_code == 204
+        problem(await http.get("/v1/locks/a/b"), 404, "lock_not_found")
+        assert (await http.post("/v1/locks/a/b", json={"lease": two})).json()["token"] > shape["token"]
+
+    ask(check)
+
+
+def test_when_a_lock_is_waited_for_then_it_comes_when_it_is_free_or_the_place_is_given_up() -> None:
+    async def check(place: Place) -> None:
+        http = place.http
+        one, two = [(await http.post("/v1/leases", json={"ttl": "1m"})).json()["id"] for _ in range(2)]
+        await http.post("/v1/locks/l", json={"lease": one})
+        waiting = asyncio.ensure_future(http.post("/v1/locks/l", json={"lease": two, "wait": "30s"}))
+        async with asyncio.timeout(10):
+            while not (await http.get("/v1/locks/l")).json()["waiting"]:
+                await asyncio.sleep(0.01)
+        assert place.gateway.parts.admission.waiting == 1
+        assert place.gateway.parts.admission.under_way == 0
+        assert (await http.delete(f"/v1/locks/l?lease={one}")).status_code == 204
+        answer = await waiting
+        assert answer.status_code == 200
+        assert answer.json()["lease"] == two
+        late = await http.post("/v1/locks/l", json={"ttl": "1m", "wait": "50ms"})
+        problem(late, 409, "locked")
+        assert (await http.get("/v1/locks/l")).json()["waiting"] == 0
+        leases = [each["id"] for each in (await http.get("/v1/leases")).json()["items"]]
+        assert leases == [one, two], "the lease that was made for a lock in vain is still there"
+        problem(await http.post("/v1/locks/l", json={"ttl": "1m"}), 409, "locked")
+        assert len((await http.get("/v1/leases")).json()["items"]) == 2
+        once = {"idempotency-key": "lock"}
+        first = await http.post("/v1/locks/other", json={"ttl": "1m"}, headers=once)
+        assert (await http.post("/v1/locks/other", json={"ttl": "1m"}, headers=once)).json() == first.json()
+
+    ask(check)
+
+
+def test_when_who_waits_for_a_lock_goes_away_then_its_place_is_given_up() -> None:
+    async def check(place: Place) -> None:
+        http = place.http
+        await http.post("/v1/locks/l", json={"ttl": "1m"})
+        waiting = asyncio.ensure_future(http.post("/v1/locks/l", json={"ttl": "1m", "wait": "30s"}))
+        async with asyncio.timeout(10):
+            while not (await http.get("/v1/locks/l")).json()["waiting"]:
+                await asyncio.sleep(0.01)
+            waiting.cancel()
+            while (await http.get("/v1/locks/l")).json()["waiting"]:
+                await asyncio.sleep(0.01)
+            while place.gateway.parts.admission.waiting:
+                await asyncio.sleep(0.01)
+
+    ask(check)
+
+
+def test_when_a_lock_is_wrongly_asked_for_then_it_says_why() -> None:
+    async def check(place: Place) -> None:
+        http = place.http
+        for body in ({}, {"lease": 1, "ttl": "1s"}, {"lease": "1"}, {"lease": 0}, {"ttl": "1s", "wait": 5}):
+            problem(await http.post("/v1/locks/l", json=body), 422, "invalid")
+        problem(await http.post("/v1/locks/l", json={"lease": 77}), 409, "lease_expired")
+        problem(await http.post("/v1/locks/", json={"lease": 1}), 400, "bad_request")
+        problem(await http.post("/v1/locks/" + "x" * 5000, json={"ttl": "1s"}), 413, "too_large")
+        answer = await http.put("/v1/locks/l", content=b"x")
+        problem(answer, 405, "method_not_allowed")
+        assert answer.headers["allow"] == "DELETE, GET, POST"
+
+    ask(check, sites=1)
