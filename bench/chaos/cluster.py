@@ -5,13 +5,11 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
-from random import Random
 from typing import Any, Final
 
 import msgspec
@@ -20,18 +18,14 @@ from bench.chaos.failpoints import Arm
 from bench.chaos.load import CallerSetup, caller
 from bench.chaos.plan import Kind, Plan
 from bench.chaos.site import Halted, Ready, SiteSetup, Standing, site
-from bench.errors import BenchError, WorkerFailed
+from bench.errors import WorkerFailed
+from bench.ports import free_ports
 from bench.workers import Crew, Worker
 from rsm import status
 
 GROUP: Final = "chaos"
 TICK_SECONDS: Final = 0.01
 _ANSWER_SECONDS: Final = 3.0
-_PORTS: Final = (
-    20_000,
-    32_000,
-)  # below those that the kernel gives away, for a dead site needs its own again
-_PORT_TRIES: Final = 200
 _CLIENTS_OF_A_SITE: Final = 1000  # lives
 _SPARES: Final = 2
 
@@ -319,26 +313,3 @@ class Cluster:
 
     def close(self) -> None:
         self._trace.close()
-
-
-def free_ports(count: int) -> list[int]:
-    """Free for UDP and TCP, as far as one can know."""
-    found: list[int] = []
-    rng = Random(secrets.randbits(64))
-    for _ in range(_PORT_TRIES):
-        port = rng.randrange(*_PORTS)
-        if port not in found and _is_free(port):
-            found.append(port)
-        if len(found) == count:
-            return found
-    raise BenchError(f"there are no {count} free ports between {_PORTS[0]} and {_PORTS[1]}")
-
-
-def _is_free(port: int) -> bool:
-    for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
-        with socket.socket(socket.AF_INET, kind) as tried:
-            try:
-                tried.bind(("127.0.0.1", port))
-            except OSError:
-                return False
-    return True
