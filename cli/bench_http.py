@@ -50,20 +50,28 @@ Directory = Annotated[
 
 # -- tables --------------------------------------------------------------------------------------
 
-_COLUMNS = ("requests/s", "p50 µs", "p99 µs", "p99.9 µs", "errors", "gateway", "replicas", "generator")
+_COLUMNS = ("per s", "p50 µs", "p99 µs", "errors", "gateway", "replicas", "load", "CPU µs")
 
 
 def _table(title: str) -> Table:
-    table = Table(title=title, title_justify="left", caption="cores busy: gateway, replicas, generator")
+    caption = "cores kept busy by gateway, replicas and load generator; CPU of all of them for one request"
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     table.add_column("")
-    for column in (*_COLUMNS, "CPU µs each"):
+    for column in _COLUMNS:
         table.add_column(column, justify="right")
     return table
 
 
 def _cells(row: Value) -> list[str]:
-    waits = (text_of(row, "latency", name) for name in ("p50_us", "p99_us", "p99.9_us"))
-    return [text_of(row, "per_s"), *waits, text_of(row, "errors"), *_cores(row), text_of(row, "cpu_us")]
+    waits = (f"{_number(row, 'latency', name):,.0f}" for name in ("p50_us", "p99_us"))
+    rate, errors, cpu = (f"{_number(row, name):,.0f}" for name in ("per_s", "errors", "cpu_us"))
+    return [rate, *waits, errors, *_cores(row), cpu]
+
+
+def _number(row: Value, *names: str) -> float:
+    found = part(row, *names)
+    assert isinstance(found, int | float)
+    return found
 
 
 def _cores(row: Value) -> list[str]:
@@ -79,14 +87,15 @@ def _cores(row: Value) -> list[str]:
 
 
 def http_table(plan: HttpPlan, result: Result) -> Table:
-    table = _table(f"{plan.size} B values, {KEYS:,} keys, by {result.parameters['generator']}")
+    by = result.parameters["generator"]
+    table = _table(f"{plan.size} B values, {KEYS:,} keys; so many connections, by {by}")
     groups = [(http_measure.BARE, (Kind.PUT, Kind.GET)), *((mode.value, plan.kinds) for mode in plan.modes)]
     for group, kinds in groups:
         table.add_section()
         for kind in kinds:
             for connections in map(str, plan.connections):
                 row = part(result.values, group, kind.value, connections)
-                table.add_row(f"{group}: {kind.value}, {connections} connections", *_cells(row))
+                table.add_row(f"{group} {kind.value} {connections}", *_cells(row))
     return table
 
 
@@ -119,7 +128,7 @@ def _show_overload(plan: OverloadPlan, result: Result) -> None:
     assert isinstance(statuses, dict)
     counts = ", ".join(f"{status}: {count:,}" for status, count in statuses.items())
     console.print(f"statuses under overload: {counts}", markup=False)
-    for when in ("before", "after"):
+    for when in ("before", "settled", "after"):
         mb = part(values, "resident_mb", when)
         assert isinstance(mb, dict)
         console.print(f"MB {when}: {', '.join(f'{name} {each}' for name, each in mb.items())}", markup=False)

@@ -18,7 +18,7 @@ from bench.errors import BenchError, NotAvailable
 from bench.http_generators import Generator, Generators, run_wrk, shown, wrk_shown
 from bench.http_load import Load, Loader
 from bench.http_measure import HttpPlan, Loads
-from bench.http_overload import OverloadPlan, checks, saturated
+from bench.http_overload import Memory, OverloadPlan, checks, saturated
 from bench.http_services import Kind, Ours, Service, answers, bare, key_of, requests_of
 from bench.machine import Mode
 from bench.peers import etcd
@@ -293,7 +293,7 @@ def overloaded(**changes: Value) -> dict[str, Value]:
         "overload": overload | {name: value for name, value in changes.items() if name in overload},
         "sustained": {"latency": {"p50_us": 1.0, "p99_us": 4.0}, "per_s": 100},
         "afterwards": {"per_s": 100},
-        "resident_mb": {"before": {"gateway": 100.0}, "after": {"gateway": 105.0}},
+        "resident_mb": {"settled": {"gateway": 100.0}, "after": {"gateway": 105.0}},
         "view": {"before": "7", "after": "7"},
     }
     return values | {name: value for name, value in changes.items() if name in values}
@@ -309,6 +309,31 @@ def test_when_overload_is_withstood_then_every_check_holds() -> None:
     }
 
 
+def test_when_memory_is_watched_then_what_it_was_after_a_fifth_of_the_time_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_overload, "_SAMPLE_SECONDS", 0.0)
+    ticks: list[None] = []
+    memory = Memory(lambda: ticks.append(None))
+    sizes = iter(range(10))
+
+    class Growing(Loads):
+        def resident_mb(self) -> dict[str, Value]:
+            return {"gateway": next(sizes)}
+
+    memory.tick()
+    service = Service(name="", dialect=Ours(), addresses=(), programs=[])
+    memory.watch(Growing(service, make_generators(), 1))
+    for _ in range(10):
+        memory.tick()
+    memory.watch(None)
+    memory.tick()
+    assert (memory.samples[0], memory.settled(), memory.samples[-1]) == (
+        {"gateway": 0}, {"gateway": 2}, {"gateway": 9},
+    )  # fmt: skip
+    assert len(ticks) == 12
+
+
 @pytest.mark.parametrize(
     ("changes", "failed"),
     [
@@ -317,7 +342,7 @@ def test_when_overload_is_withstood_then_every_check_holds() -> None:
         ({"refusals_without_retry_after": 1}, "whoever was refused was told when to come back"),
         ({"view": {"before": "7", "after": "8"}}, "the view is the same"),
         (
-            {"resident_mb": {"before": {"gateway": 100.0}, "after": {"gateway": 130.0}}},
+            {"resident_mb": {"settled": {"gateway": 100.0}, "after": {"gateway": 130.0}}},
             "no program has grown",
         ),
     ],
