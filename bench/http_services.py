@@ -5,7 +5,6 @@ A service says where it listens, which programs it consists of, and how a put an
 
 import http.client
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ import msgspec
 from bench.errors import BenchError
 from bench.http_load import Address
 from bench.machine import Mode
-from bench.programs import Program, free_ports, programs
+from bench.programs import Program, free_ports, programs, wait_until
 
 HOST: Final = "127.0.0.1"
 REPLICAS: Final = 3
@@ -127,14 +126,10 @@ def environment() -> dict[str, str]:
     return {"PYTHONPATH": str(_ROOT)}
 
 
-def _says_ready(replica: Program) -> bool:
-    return "ready" in replica.said()
-
-
 @contextmanager
 def store(mode: Mode, directory: Path, gateways: int = 1) -> Iterator[Service]:
     """Three replicas of the key-value store and a gateway, ready to serve."""
-    sites = ",".join(f"{HOST}:{port}" for port in free_ports(REPLICAS, socket.SOCK_DGRAM))
+    sites = ",".join(f"{HOST}:{port}" for port in free_ports(REPLICAS))
     made = subprocess.run(
         rsm("init", str(directory), "--sites", sites, "--group", "bench", f"--{mode.value}", "--no-metrics"),
         env={**os.environ, **environment()},
@@ -151,14 +146,16 @@ def store(mode: Mode, directory: Path, gateways: int = 1) -> Iterator[Service]:
             words = rsm("replica", "--config", config, "--machine", MACHINE, "--log-level", "warning")
             running.append(Program(f"replica {number}", words, directory, environment()))
         for replica in running:
-            replica.wait_until(partial(_says_ready, replica), _READY_SECONDS, "not ready")
-        addresses = tuple((HOST, port) for port in free_ports(gateways, socket.SOCK_STREAM))
+            ready = partial(replica.says, "ready:")
+            wait_until(running, ready, _READY_SECONDS, f"{replica.name}: not ready")
+        addresses = tuple((HOST, port) for port in free_ports(gateways))
         for number, (host, port) in enumerate(addresses, 1):
             words = rsm("gateway", "--config", configs[0], "--bind", f"{host}:{port}")
             name = "gateway" if gateways == 1 else f"gateway {number}"
             running.append(Program(name, words, directory, environment()))
         for gateway, address in zip(running[REPLICAS:], addresses, strict=True):
-            gateway.wait_until(partial(answers, address, "/readyz"), _READY_SECONDS, "not ready")
+            ready = partial(answers, address, "/readyz")
+            wait_until(running, ready, _READY_SECONDS, f"{gateway.name}: not ready")
         yield Service(name=f"rsm {mode.value}", dialect=Ours(), addresses=addresses, programs=running)
 
 
@@ -168,11 +165,12 @@ def store(mode: Mode, directory: Path, gateways: int = 1) -> Iterator[Service]:
 @contextmanager
 def bare(directory: Path) -> Iterator[Service]:
     """The HTTP server that the gateway runs on, with an application that does nothing: its ceiling."""
-    (port,) = free_ports(1, socket.SOCK_STREAM)
+    (port,) = free_ports(1)
     words = [sys.executable, "-m", "uvicorn", "bench.http_bare:application", "--port", str(port)]
     words += ["--no-access-log", "--log-level", "warning", "--timeout-keep-alive", "60"]
     with programs() as running:
         server = Program("bare server", words, directory, environment())
         running.append(server)
-        server.wait_until(partial(answers, (HOST, port), "/"), _READY_SECONDS, "not ready")
+        ready = partial(answers, (HOST, port), "/")
+        wait_until(running, ready, _READY_SECONDS, f"{server.name}: not ready")
         yield Service(name="bare server", dialect=Ours(), addresses=((HOST, port),), programs=running)

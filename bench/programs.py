@@ -15,6 +15,8 @@ from bench.errors import BenchError
 
 _STOP_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.02
+_PORT_TRIES: Final = 10
+_KINDS: Final = (socket.SOCK_STREAM, socket.SOCK_DGRAM)
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -37,13 +39,23 @@ def resident_bytes(pid: int) -> int:
         return 0
 
 
-def free_ports(count: int, kind: socket.SocketKind) -> list[int]:
-    """Held together, so that they differ; they may be taken before a program gets there, which it says."""
+def free_ports(count: int) -> list[int]:
+    """For TCP and UDP both. Held together, so that they differ; they may be taken before a program gets
+    there, which it says."""
     with ExitStack() as held:
-        taken = [held.enter_context(socket.socket(socket.AF_INET, kind)) for _ in range(count)]
-        for each in taken:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in taken]
+        found: list[int] = []
+        for _ in range(count * _PORT_TRIES):
+            stream, datagram = (held.enter_context(socket.socket(socket.AF_INET, kind)) for kind in _KINDS)
+            stream.bind(("127.0.0.1", 0))
+            port = stream.getsockname()[1]
+            try:
+                datagram.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            found.append(port)
+            if len(found) == count:
+                return found
+    raise BenchError(f"there are no {count} ports free")
 
 
 class Program:
@@ -75,20 +87,26 @@ class Program:
             why = last[0] if last else "it said nothing"
             raise BenchError(f"{self.name} ended with exit code {self.process.returncode}: {why}")
 
-    def wait_until(self, done: Callable[[], bool], seconds: float, what: str) -> None:
-        """Until done; an end of the program is noticed at once."""
-        until = time.monotonic() + seconds
-        while not done():
-            self.check()
-            if time.monotonic() > until:
-                raise BenchError(f"{self.name}: {what} within {seconds:.0f} s")
-            time.sleep(_LOOK_SECONDS)
+    def says(self, word: str) -> bool:
+        """Whether a line begins with it."""
+        return any(line.startswith(word) for line in self.said().splitlines())
 
     def stop(self) -> None:
         """It holds nothing worth saving."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
         self.process.wait(_STOP_SECONDS)
+
+
+def wait_until(running: Sequence[Program], done: Callable[[], bool], seconds: float, otherwise: str) -> None:
+    """Until done; an end of any of the programs is noticed at once."""
+    until = time.monotonic() + seconds
+    while not done():
+        for program in running:
+            program.check()
+        if time.monotonic() > until:
+            raise BenchError(f"{otherwise} within {seconds:.0f} s")
+        time.sleep(_LOOK_SECONDS)
 
 
 @contextmanager

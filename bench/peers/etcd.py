@@ -6,7 +6,6 @@ the HTTP gateway that is part of each (`/v3/kv/…`, JSON with base64), at the l
 
 import base64
 import shutil
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from bench.http_measure import GATEWAYS_MAX, SIZE_MAX, Loads, workplace
 from bench.http_services import HOST, KEYS, REPLICAS, Kind, Service, ask, request, store
 from bench.machine import Mode, part
 from bench.ordering import Step
-from bench.programs import Program, free_ports, programs
+from bench.programs import Program, free_ports, programs, wait_until
 from bench.results import Result, Value, calibrate, median_ratios, medians, ratio, versions
 
 INSTALL: Final = "apt-get install -y etcd-server"
@@ -91,7 +90,7 @@ def _base64(text: bytes) -> str:
 
 @contextmanager
 def cluster(directory: Path) -> Iterator[Service]:
-    ports = free_ports(2 * REPLICAS, socket.SOCK_STREAM)
+    ports = free_ports(2 * REPLICAS)
     clients, peers = ports[:REPLICAS], ports[REPLICAS:]
     founders = ",".join(
         f"{name.replace(' ', '-')}=http://{HOST}:{port}" for name, port in zip(_NAMES, peers, strict=True)
@@ -107,7 +106,8 @@ def cluster(directory: Path) -> Iterator[Service]:
             running.append(Program(name, words, directory))
         addresses = [(HOST, port) for port in clients]
         for program, address in zip(running, addresses, strict=True):
-            program.wait_until(partial(_has_leader, address), _FORM_SECONDS, "formed no group")
+            has_leader = partial(_has_leader, address)
+            wait_until(running, has_leader, _FORM_SECONDS, f"{program.name}: formed no group")
         leader = next((address for address in addresses if _leads(address)), None)
         if leader is None:
             raise BenchError("etcd: none of the three says that it leads")

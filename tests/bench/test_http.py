@@ -23,7 +23,7 @@ from bench.http_services import Kind, Ours, Service, answers, bare, key_of, requ
 from bench.machine import Mode
 from bench.peers import etcd
 from bench.peers.etcd import EtcdPlan, Gateway
-from bench.programs import Program, cpu_seconds, free_ports, programs, resident_bytes
+from bench.programs import Program, cpu_seconds, free_ports, programs, resident_bytes, wait_until
 from bench.results import Value
 from cli.main import app
 from tests.bench.http_server import always, answered, send, serving
@@ -178,7 +178,7 @@ def test_when_wrk_makes_the_load_then_the_server_sees_the_very_requests() -> Non
 
 @needs_wrk
 def test_when_nobody_listens_then_wrk_has_no_result() -> None:
-    (port,) = free_ports(1, socket.SOCK_STREAM)
+    (port,) = free_ports(1)
     with pytest.raises(BenchError, match="wrk"):
         run_wrk(Load(addresses=(("127.0.0.1", port),), requests=(GET,), connections=1, seconds=1))
 
@@ -203,9 +203,10 @@ def test_when_a_program_works_then_its_cpu_and_memory_are_seen_and_it_is_stopped
         words = [sys.executable, "-uc", "print('working')\nwhile True: pass"]
         program = Program("a worker", words, tmp_path)
         running.append(program)
-        program.wait_until(lambda: "working" in program.said(), 30, "does not work")
+        wait_until(running, lambda: program.says("work"), 30, "does not work")
         before = cpu_seconds(program.pid)
-        program.wait_until(lambda: cpu_seconds(program.pid) > before, 30, "uses no CPU")
+        wait_until(running, lambda: cpu_seconds(program.pid) > before, 30, "uses no CPU")
+        assert not program.says("ork"), "a line begins with it, or it is another word"
         assert resident_bytes(program.pid) > 1_000_000
     assert program.process.returncode == -9
     assert cpu_seconds(program.pid) == resident_bytes(program.pid) == 0
@@ -213,18 +214,26 @@ def test_when_a_program_works_then_its_cpu_and_memory_are_seen_and_it_is_stopped
 
 def test_when_a_program_ends_then_its_last_words_are_told(tmp_path: Path) -> None:
     with programs() as running:
-        running.append(
-            Program("a failure", ["sh", "-c", "echo first; echo port is taken >&2; exit 3"], tmp_path)
-        )
+        words = ["sh", "-c", "echo first; echo port is taken >&2; exit 3"]
+        running += [Program("sleeper", ["sleep", "60"], tmp_path), Program("a failure", words, tmp_path)]
         with pytest.raises(BenchError, match="a failure ended with exit code 3: port is taken"):
-            running[0].wait_until(lambda: False, 30, "never")
+            wait_until(running, lambda: False, 30, "never")
 
 
 def test_when_a_program_is_late_then_that_is_told(tmp_path: Path) -> None:
     with programs() as running:
         running.append(Program("sleeper", ["sleep", "60"], tmp_path))
         with pytest.raises(BenchError, match="sleeper: not ready within 0 s"):
-            running[0].wait_until(lambda: False, 0.1, "not ready")
+            wait_until(running, lambda: False, 0.1, "sleeper: not ready")
+
+
+def test_when_ports_are_asked_for_then_each_is_free_for_both_kinds() -> None:
+    ports = free_ports(20)
+    assert len(set(ports)) == 20
+    for port in ports:
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+            with socket.socket(socket.AF_INET, kind) as bound:
+                bound.bind(("127.0.0.1", port))
 
 
 # -- measured ------------------------------------------------------------------------------------

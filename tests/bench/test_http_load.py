@@ -211,7 +211,7 @@ def test_when_a_connection_breaks_then_it_is_counted_and_the_load_goes_on(
 
 
 def test_when_nobody_listens_then_refusals_are_counted_and_the_load_ends_in_time() -> None:
-    (port,) = free_ports(1, socket.SOCK_STREAM)
+    (port,) = free_ports(1)
     started = time.monotonic()
     load = Load(addresses=(("127.0.0.1", port),), requests=(GET,), connections=2, seconds=0.2)
     report = Loader(load).run()
