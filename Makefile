@@ -27,7 +27,7 @@ help: ## show this list
 
 setup: $(STAMP) ## make .venv and install rsm with its tools into it
 
-demo: $(STAMP) ## run the demonstration
+demo: $(STAMP) ## run a key-value store here, until Ctrl-C; without a terminal play its story
 	$(BIN)/rsm demo
 
 sim: $(STAMP) ## run the simulator over SEEDS seeds

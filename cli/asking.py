@@ -1,18 +1,18 @@
-"""What commands that ask a running group have in common: refusing, and asking everybody who is there."""
+"""What commands that ask a running group have in common: whose it is, and asking everybody who is there."""
 
 import secrets
 from collections.abc import Awaitable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, NoReturn, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from cli.showing import UNKNOWN, WRONG, refuse
 from ordering.errors import OrderingError
 from ordering.naming import group_id
 from rsm import survey
+from rsm.client import ClientConfig
 from rsm.config import ReplicaConfig
 from rsm.errors import OutcomeUnknown
 from rsm.operations import Order, Outcome
@@ -22,17 +22,7 @@ from rsm.transfer import Peer
 
 T = TypeVar("T")
 
-WRONG, UNKNOWN = 2, 4
-
-messages = Console(stderr=True, highlight=False)
-
 SiteFile = Annotated[Path, typer.Option("--config", "-c", help="Any site's TOML file of the group.")]
-Output = Annotated[str, typer.Option("--output", "-o", help="table or json.")]
-
-
-def refuse(words: str, code: int = WRONG) -> NoReturn:
-    messages.print(f"error: {words}", markup=False, style="red", soft_wrap=True)
-    raise typer.Exit(code)
 
 
 def load_site(path: Path) -> ReplicaConfig:
@@ -44,9 +34,15 @@ def load_site(path: Path) -> ReplicaConfig:
     return site
 
 
-def check_output(output: str) -> None:
-    if output not in {"table", "json"}:
-        refuse(f"--output: {output!r} must be table or json")
+def client_of(site: ReplicaConfig) -> ClientConfig:
+    """How somebody outside calls the group of ``site``."""
+    return ClientConfig(
+        group=site.group,
+        replicas=tuple(dict.fromkeys((*site.founders, *site.contacts))),
+        key_file=site.key_file,
+        insecure=site.insecure,
+        message_bytes_max=site.message_bytes_max,
+    )
 
 
 def peer_at(site: ReplicaConfig, address: str) -> Peer:
@@ -84,19 +80,3 @@ async def ordered(order: Awaitable[T]) -> T:
         refuse(str(error), UNKNOWN)
     except OrderingError as error:
         refuse(str(error))
-
-
-def fitting_table(console: Console, titles: list[str], rows: Iterable[list[str]]) -> Table:
-    """As many columns, from the left, as the terminal has room for: a cut address tells nothing."""
-    rows = [row + [""] * (len(titles) - len(row)) for row in rows]
-    unbounded = console.options.update(max_width=10_000)  # else what is too wide measures as wide as there is
-    count = len(titles)
-    while True:
-        table = Table()
-        for title in titles[:count]:
-            table.add_column(title, no_wrap=True)
-        for row in rows:
-            table.add_row(*row[:count])
-        if count == 1 or console.measure(table, options=unbounded).maximum <= console.width:
-            return table
-        count -= 1

@@ -3,22 +3,23 @@
 import asyncio
 import time
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from cli.asking import (
-    UNKNOWN,
-    SiteFile,
-    ask,
-    give,
-    load_site,
-    look,
-    messages,
-    ordered,
-    peer_at,
-    refuse,
+from cli.asking import SiteFile, ask, give, load_site, look, ordered, peer_at
+from cli.over_http import (
+    Access,
+    Authority,
+    Endpoint,
+    Token,
+    access_of,
+    asked,
+    path_of,
+    with_codes,
 )
+from cli.showing import UNKNOWN, messages, refuse
 from ordering.driver import run
 from rsm import survey
 from rsm.config import ReplicaConfig
@@ -41,7 +42,12 @@ Timeout = Annotated[float, typer.Option(min=1.0, help="Seconds to wait for it to
 @app.command()
 def remove(
     site: Annotated[str, typer.Argument(help="Address or id, as rsm members shows it.")],
-    config: SiteFile,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Any site's TOML file of the group.")
+    ] = None,
+    endpoint: Endpoint = None,
+    token: Token = "",
+    ca: Authority = None,
     force: Annotated[bool, typer.Option("--force", help="Also one that runs; it comes back as new.")] = False,
     timeout: Timeout = 30.0,
 ) -> None:
@@ -53,13 +59,25 @@ def remove(
     needs no removal: it replaces its predecessor by itself.
 
     Exit codes: 0 removed, 1 refused, 2 a wrong call, 4 asked for and not
-    known to have happened.
+    known to have happened, 5 no gateway is there (--endpoint).
 
       rsm cluster remove 10.0.0.3:7401 -c site-1.toml
     """
+    if config is None:
+        if endpoint is None:
+            refuse("--config, --endpoint: give one of them")
+        with_codes(lambda: _remove_over_http(access_of(endpoint, token, ca, timeout), site, force=force))
+        return
     ours = load_site(config)
     member, outcome = run(_remove(ours, site, timeout, force=force))
     typer.echo(f"removed: {member.address}, site {member.site}, before slot {outcome.ts + 1}")
+
+
+def _remove_over_http(access: Access, named: str, *, force: bool) -> None:
+    path = path_of("/v1/cluster/members", named.encode()) + ":remove"
+    fields = {"force": "true"} if force else None
+    asked(access, lambda gateways: gateways.ask("POST", path, fields=fields, once=None))
+    typer.echo(f"removed: {named}")
 
 
 async def _remove(

@@ -1,171 +1,160 @@
-"""`rsm demo`: a counter as three processes with disks, and what happens when they are killed."""
+"""`rsm demo`: a replicated key-value store over HTTP on this machine, to try by hand, or told as a story."""
 
 import asyncio
-import os
 import signal
-import socket
 import sys
 import tempfile
-import time
-from asyncio.subprocess import PIPE, Process
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 from rich.console import Console
-from rich.panel import Panel
 
-from cli.replica import write_group
+from bench.errors import BenchError
+from bench.ports import free_ports, is_free
+from cli.crew import GATEWAY, RESTART_SECONDS, Crew, NotStarted
+from cli.demo_script import play
+from cli.showing import refuse
 from ordering.driver import run
-from rsm.client import Client, ClientConfig
-from rsm.proxy import Proxy
-from rsm.state_machine import StateMachine, command, query
+from ordering.errors import OrderingError
 
-INTRODUCTION: Final = """\
-Three processes run the same class, a counter, each with a log on disk. A client outside of them calls it.
-One process is killed and comes back; then all are killed at once and come back. kill -9, each time."""
-SITES: Final = 3
-READY_SECONDS: Final = 30.0
-CALL_SECONDS: Final = 20.0
-
-
-class Counter(StateMachine):
-    def __init__(self) -> None:
-        self.value = 0
-
-    @command
-    def add(self, n: int) -> int:
-        self.value += n
-        return self.value
-
-    @query
-    def get(self) -> int:
-        return self.value
-
-
-class Cluster:
-    """Three replicas as processes of their own."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.addresses = [f"127.0.0.1:{port}" for port in free_ports(SITES)]
-        write_group(directory, self.addresses, "demo", durable=True, metrics=False)
-        self.running: dict[int, Process] = {}
-
-    async def start(self, *numbers: int) -> None:
-        for number in numbers:
-            self.running[number] = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "cli.main", "replica", "--machine", "cli.demo:Counter"),
-                *("--config", str(self.directory / f"site-{number}.toml"), "--log-level", "error"),
-                stdout=PIPE,
-                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
-            )
-        await asyncio.gather(*(self._ready(number) for number in numbers))
-
-    async def _ready(self, number: int) -> None:
-        process = self.running[number]
-        assert process.stdout is not None
-        async with asyncio.timeout(READY_SECONDS):
-            line = await process.stdout.readline()
-        if not line.startswith(b"ready"):
-            raise RuntimeError(f"replica {number} did not start: {line.decode()!r}")
-
-    async def kill(self, *numbers: int) -> None:
-        for number in numbers:
-            self.running[number].send_signal(signal.SIGKILL)
-        for number in numbers:
-            await self.running.pop(number).wait()
-
-    async def stop(self) -> None:
-        for process in self.running.values():
-            process.terminate()
-        await asyncio.gather(*(process.wait() for process in self.running.values()))
-
-
-def free_ports(count: int) -> list[int]:
-    """Held together, so that they differ; they may be taken before a replica gets there, which it says."""
-    taken = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
-    try:
-        for each in taken:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in taken]
-    finally:
-        for each in taken:
-            each.close()
-
-
-class _Teller:
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.began = time.monotonic()
-
-    def say(self, words: str) -> None:
-        self.console.print(f"[dim]{time.monotonic() - self.began:6.2f} s[/dim]  {words}")
+PORT: Final = 8080
+COMMANDS: Final = """\
+curl -X PUT --data hello {url}/v1/kv/greeting
+curl -i {url}/v1/kv/greeting                      # ETag is its revision
+curl -i -X PUT -H 'If-Match: "1"' --data bye {url}/v1/kv/greeting     # 412: it is at another revision
+curl -N '{url}/v1/watch?prefix='                  # then write, in another terminal
+curl {url}/v1/cluster"""
 
 
 def demo(
-    calls: Annotated[int, typer.Option(min=1, max=100_000, help="In each part of the story.")] = 300,
+    sites: Annotated[int | None, typer.Option(min=1, max=9, help="Replicas.", show_default="3")] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65_535,
+            help="Where the gateway serves HTTP.",
+            show_default=f"{PORT}, or a free one for --script",
+        ),
+    ] = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", help="Keep the data here, and go on with it; none: removed at the end."),
+    ] = None,
+    memory: Annotated[bool, typer.Option("--memory", help="Replicas that only remember.")] = False,
+    restart: Annotated[
+        bool, typer.Option("--restart/--no-restart", help="Start again what is killed, after 3 s.")
+    ] = True,
+    script: Annotated[
+        bool | None,
+        typer.Option(
+            "--script/--serve",
+            help="Play the story and end, or serve until Ctrl-C.",
+            show_default="serve, or script if stdout is no terminal",
+        ),
+    ] = None,
 ) -> None:
-    """Run a replicated counter as three processes, kill them, and see that nothing acknowledged is lost.
+    """Run a replicated key-value store on this machine: three replicas with disks and a gateway, each a
+    process of its own. Try it with curl, kill a replica, and see that it goes on.
 
-    Takes some seconds, uses 127.0.0.1 only, and leaves nothing behind. The exit code is 1 if a count is
-    wrong. `rsm story` shows the protocol underneath.
+    Uses 127.0.0.1 only, and leaves nothing behind but what --dir names. With --script it plays a story by
+    itself, on free ports: writes, conflicts, a transaction, a watch, kill -9 of a replica and of all. The
+    exit code is then 0 only if every step held. `rsm story` shows the protocol underneath.
     """
     console = Console(highlight=False)
-    console.print(Panel(INTRODUCTION, title="a replicated counter", title_align="left"))
-    with tempfile.TemporaryDirectory(prefix="rsm-demo-") as directory:
-        right = run(_play(Path(directory), calls, _Teller(console)))
-    if right:
-        console.print("Every call was executed exactly once.", style="bold green")
-        console.print("More: rsm story, rsm init --help, docs/framework.md", style="dim")
-    else:
-        console.print("A count is wrong: this is a bug.", style="bold red")
-    raise typer.Exit(0 if right else 1)
+    if script is None:
+        script = not sys.stdout.isatty()
+    if port is None:
+        port = free_ports(1)[0] if script else PORT
+    if not is_free(port):
+        refuse(f"127.0.0.1:{port} is taken; name another port with --port", 1)
+    with _place(directory) as place:
+        try:
+            crew = Crew(place, sites, port, durable=not memory)
+            held = run(_play(crew, console) if script else _serve(crew, console, restart=restart))
+        except (OrderingError, BenchError) as error:
+            refuse(str(error))
+        except NotStarted as error:
+            refuse(str(error), 1)
+        except asyncio.CancelledError:
+            raise typer.Exit(130) from None
+    raise typer.Exit(0 if held else 1)
 
 
-async def _play(directory: Path, calls: int, teller: _Teller) -> bool:
-    cluster = Cluster(directory)
+@contextmanager
+def _place(directory: Path | None) -> Iterator[Path]:
+    if directory is not None:
+        yield directory
+        return
+    with tempfile.TemporaryDirectory(prefix="rsm-demo-", ignore_cleanup_errors=True) as made:
+        yield Path(made)
+
+
+async def _play(crew: Crew, console: Console) -> bool:
+    """Who is told to stop still takes the processes along."""
+    main = asyncio.current_task()
+    assert main is not None
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, main.cancel)
     try:
-        await cluster.start(1, 2, 3)
-        teller.say(f"three replicas are ready at {', '.join(cluster.addresses)}")
-        key = directory / "group.key"
-        config = ClientConfig(group="demo", replicas=tuple(cluster.addresses), key_file=key)
-        async with Client(Counter, config) as proxy:
-            return await _tell(cluster, proxy, calls, teller)
+        return await play(crew, console)
     finally:
-        await cluster.stop()
+        await crew.stop()
 
 
-async def _tell(cluster: Cluster, proxy: Proxy[Counter], calls: int, teller: _Teller) -> bool:
-    counter = proxy.with_options(timeout=CALL_SECONDS)
-    await _add(counter, calls)
-    teller.say(f"{calls} calls of add(1): the counter is at {await counter.get()}")
+async def _serve(crew: Crew, console: Console, *, restart: bool) -> bool:
+    """Until somebody says that it is enough; a second time means at once."""
+    loop = asyncio.get_running_loop()
+    enough = asyncio.Event()
+    main = asyncio.current_task()
+    assert main is not None
 
-    adding = asyncio.ensure_future(_add(counter, calls))
-    await asyncio.sleep(0)
-    await cluster.kill(2)
-    teller.say("[red]kill -9[/red] of replica 2, with calls under way")
-    gap = await adding
-    teller.say(f"{calls} more calls, none lost: {await counter.get()}; the longest pause was {gap:.2f} s")
+    def stop() -> None:
+        if enough.is_set():
+            main.cancel()
+        enough.set()
 
-    await cluster.start(2)
-    teller.say("replica 2 is back from its disk, and has caught up")
-    await cluster.kill(1, 2, 3)
-    teller.say("[red]kill -9[/red] of all three at once: nobody is left")
-    await cluster.start(3, 1, 2)
-    total = await counter.get()
-    teller.say(f"all are back from their disks: the counter is at {total}")
-    await _add(counter, calls)
-    total = await counter.get()
-    teller.say(f"{calls} more calls: {total}")
-    return bool(total == 3 * calls)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, stop)
+    watching: list[asyncio.Task[None]] = []
+    try:
+        starting = asyncio.ensure_future(_start(crew, console))
+        ended = asyncio.ensure_future(enough.wait())
+        await asyncio.wait([starting, ended], return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+        else:
+            starting.result()
+            _introduce(crew, console, restart=restart)
+            watching = [
+                asyncio.ensure_future(crew.look_after(name, console.print, restart=restart))
+                for name in [*crew.replicas, GATEWAY]
+            ]
+            await ended
+        console.print("\nstopping; Ctrl-C again: at once")
+    finally:
+        for task in watching:
+            task.cancel()
+        await crew.stop()
+    console.print("everything is stopped")
+    return True
 
 
-async def _add(counter: Proxy[Counter], calls: int) -> float:
-    """So many calls, ten at a time; the longest time without an answer."""
-    longest, before = 0.0, time.monotonic()
-    for first in range(0, calls, 10):
-        pending = [counter.add(1) for _ in range(first, min(first + 10, calls))]
-        await asyncio.gather(*pending)
-        longest, before = max(longest, time.monotonic() - before), time.monotonic()
-    return longest
+async def _start(crew: Crew, console: Console) -> None:
+    console.print(f"starting {len(crew.replicas)} replicas and a gateway in {crew.directory} …")
+    await crew.start(*crew.replicas)
+    await crew.start(GATEWAY)
+
+
+def _introduce(crew: Crew, console: Console, *, restart: bool) -> None:
+    for name, address in crew.addresses().items():
+        console.print(f"  {name}  pid {crew.running[name].pid}  {address}")
+    console.print(f"  {GATEWAY}    pid {crew.running[GATEWAY].pid}  {crew.endpoint}")
+    console.print("\nTry it, in another terminal:\n", style="bold")
+    console.print(COMMANDS.format(url=crew.endpoint), markup=False, soft_wrap=True)
+    one = crew.running[crew.replicas[0]].pid
+    what = f"it is started again after {RESTART_SECONDS:g} s" if restart else "it stays dead"
+    console.print(f"\nThen kill one: kill -9 {one}  ({what}), and go on. Ctrl-C stops everything.\n")

@@ -14,8 +14,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli import checkup
-from cli.asking import Output, SiteFile, check_output, peer_at
+from cli.asking import SiteFile, peer_at
 from cli.checkup import Finding, Verdict, mind, well, wrong
+from cli.showing import Output, check_output
 from ordering.driver import run
 from ordering.errors import BulkError, BulkRefused, BulkTimeout, OrderingError
 from ordering.naming import group_id

@@ -11,8 +11,9 @@ from typing import IO, Annotated, Final
 import msgspec
 import typer
 
-from cli.asking import load_site, messages, refuse
+from cli.asking import load_site
 from cli.replica import load_machine
+from cli.showing import messages, refuse
 from ordering.records import Ledger
 from rsm.config import ReplicaConfig
 from rsm.logbook import Block, Message, blocks

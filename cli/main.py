@@ -1,26 +1,77 @@
 """Entry point of the `rsm` command. Each subcommand lives in a module of its own name."""
 
+from collections import UserDict
+from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
-from cli.bench import app as bench
-from cli.chaos import chaos
-from cli.cluster import app as cluster
-from cli.demo import demo
-from cli.doctor import doctor
-from cli.explore import explore
-from cli.fuzz import fuzz
-from cli.log import app as log
-from cli.members import members
-from cli.replica import call, init, replica, status
-from cli.sim import sim
-from cli.snapshot import app as snapshot
-from cli.story import story
+PLACES: Final = {
+    "demo": "cli.demo:demo",
+    "init": "cli.replica:init",
+    "replica": "cli.replica:replica",
+    "gateway": "cli.gateway:gateway",
+    "token": "cli.tokens:app",
+    "kv": "cli.kv:app",
+    "leases": "cli.leases:leases",
+    "locks": "cli.leases:locks",
+    "status": "cli.status:status",
+    "members": "cli.members:members",
+    "cluster": "cli.cluster:app",
+    "doctor": "cli.doctor:doctor",
+    "log": "cli.log:app",
+    "snapshot": "cli.snapshot:app",
+    "call": "cli.replica:call",
+    "chaos": "cli.chaos:chaos",
+    "explore": "cli.explore:explore",
+    "fuzz": "cli.fuzz:fuzz",
+    "sim": "cli.sim:sim",
+    "story": "cli.story:story",
+    "bench": "cli.bench:app",
+}
+SETTINGS: Final[dict[str, dict[str, Any]]] = {
+    "call": {"ignore_unknown_options": True},  # a number may be negative
+}
+
+
+class _Commands(UserDict[str, Any]):
+    """Places of commands; who is asked for is loaded. `rsm kv get` must not take the time that the simulator,
+    the disk and HTTP servers take to load."""
+
+    def __getitem__(self, name: str) -> Any:
+        found = super().__getitem__(name)
+        if isinstance(found, str):
+            module, _, attribute = found.partition(":")
+            found = self.data[name] = _command(name, getattr(import_module(module), attribute))
+        return found
+
+
+def _command(name: str, found: Any) -> Any:
+    """As it would be if it had been here from the start."""
+    alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    if isinstance(found, typer.Typer):
+        alone.add_typer(found, name=name)
+        group: Any = get_command(alone)
+        return group.commands[name]
+    alone.command(name, context_settings=SETTINGS.get(name))(found)
+    return get_command(alone)
+
+
+class _Group(TyperGroup):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = _Commands(PLACES)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
+
 
 app = typer.Typer(
     name="rsm",
+    cls=_Group,
     help="Replicated state machines on totally ordered multicast.",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -43,23 +94,6 @@ def main(
 ) -> None:
     pass
 
-
-app.command()(demo)
-app.command()(init)
-app.command()(replica)
-app.command()(status)
-app.command(context_settings={"ignore_unknown_options": True})(call)  # a number may be negative
-app.command()(members)
-app.command()(doctor)
-app.add_typer(log, name="log")
-app.add_typer(cluster, name="cluster")
-app.add_typer(snapshot, name="snapshot")
-app.command()(chaos)
-app.command()(explore)
-app.command()(fuzz)
-app.command()(sim)
-app.command()(story)
-app.add_typer(bench, name="bench")
 
 if __name__ == "__main__":
     app()

@@ -1,10 +1,16 @@
 """`rsm members`: who is in the group, and how each of them stands."""
 
+from pathlib import Path
+from typing import Annotated
+
 import msgspec
 import typer
 from rich.console import Console
 
-from cli.asking import Output, SiteFile, check_output, fitting_table, load_site, look
+from cli.asking import load_site, look
+from cli.over_http import TIMEOUT, Authority, Endpoint, Timeout, Token, access_of, with_codes
+from cli.showing import Output, check_output, fitting_table, refuse
+from cli.status import cluster_of, shown_cluster
 from ordering.driver import run
 from rsm.status import MemberStatus
 from rsm.survey import Picture
@@ -25,15 +31,29 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     machine: str
 
 
-def members(config: SiteFile, output: Output = "table") -> None:
+def members(
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Any site's TOML file of the group.")
+    ] = None,
+    endpoint: Endpoint = None,
+    token: Token = "",
+    ca: Authority = None,
+    timeout: Timeout = TIMEOUT,
+    output: Output = "table",
+) -> None:
     """Show the members of a group: the latest view that anybody has, and how
-    each says that it stands.
+    each says that it stands. With -c all of them are asked, with --endpoint a
+    gateway, over HTTP.
 
-    The exit code is 0 if a majority of the voters serves, else 1.
+    The exit code is 0 if a majority of the voters serves, else 1; 5 if no
+    gateway is there.
 
       rsm members -c demo/site-1.toml
     """
     check_output(output)
+    if config is None:
+        _of_gateway(endpoint, token, ca, timeout, output)
+        return
     picture = run(look(load_site(config)))
     shown = [_shown(picture, member) for member in picture.members]
     if output == "json":
@@ -42,6 +62,18 @@ def members(config: SiteFile, output: Output = "table") -> None:
     else:
         _show(picture, shown)
     raise typer.Exit(0 if picture.has_majority else 1)
+
+
+def _of_gateway(endpoint: list[str] | None, token: str, ca: Path | None, timeout: float, output: str) -> None:
+    if endpoint is None:
+        refuse("--config, --endpoint: give one of them")
+    said = with_codes(lambda: cluster_of(access_of(endpoint, token, ca, timeout)))
+    if output == "json":
+        typer.echo(msgspec.json.encode({key: said[key] for key in ("chain", "view", "members")}).decode())
+    else:
+        console = Console(highlight=False)
+        console.print(shown_cluster(said, console))
+    raise typer.Exit(0 if said["primary"] else 1)
 
 
 def _shown(picture: Picture, member: MemberStatus) -> Shown:

@@ -2,9 +2,7 @@
 
 import asyncio
 import importlib
-import os
 import secrets
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,31 +10,31 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 
-from cli.asking import UNKNOWN, Output, ask_all, check_output, fitting_table, load_site, messages
-from cli.asking import refuse as _refuse
+from api.settings import GatewaySettings
+from cli.asking import client_of, load_site
+from cli.gateway import HTTP, Certificate, Insecure, PrivateKey, Signals, Tokens, over_http, settings_of
+from cli.showing import UNKNOWN, say
+from cli.showing import refuse as _refuse
 from ordering.driver import run
 from ordering.errors import ConfigurationError, OrderingError
 from ordering.transports.addresses import Endpoint, is_loopback, parse_endpoint
-from rsm.client import Client, ClientConfig
+from rsm.client import Client
 from rsm.config import ReplicaConfig, told
 from rsm.errors import CallError, MachineError, NotHeld, OutcomeUnknown, RsmError
 from rsm.logbook import plain
 from rsm.logs import LogFormat, LogLevel, configure
 from rsm.methods import Catalogue
-from rsm.pages import fetch_locally
 from rsm.proxy import Changes
 from rsm.replica import Replica
-from rsm.showing import SOCKET_NAME
 from rsm.state_machine import StateMachine
-from rsm.status import ReplicaStatus, Standing
 from rsm.storage.errors import StorageError
 
 KEY_BYTES = 32
 METRICS_APART = 2_000
 PORT_MAX = 65_535
 NOT_HELD = 3
+KEY_VALUE = "apps.kv:KeyValueStore"
 
 Machine = Annotated[
     str, typer.Option("--machine", "-m", help="The class, as package.module:Class; found from here.")
@@ -73,6 +71,9 @@ def init(
     durable: Annotated[
         bool, typer.Option("--durable/--memory", help="Write a log, or only remember.")
     ] = True,
+    data: Annotated[
+        str, typer.Option(help="Directory on each site's machine for its log; none: beside its file.")
+    ] = "",
     metrics: Annotated[
         bool, typer.Option(help="Serve metrics on loopback, at the site's own port + 2000.")
     ] = True,
@@ -83,7 +84,7 @@ def init(
     """
     addresses = [address.strip() for address in sites.split(",") if address.strip()]
     try:
-        files = write_group(directory, addresses, group, durable=durable, metrics=metrics)
+        files = write_group(directory, addresses, group, durable=durable, data=data, metrics=metrics)
     except OrderingError as error:
         _refuse(f"--sites: {error}")
     except ValidationError as error:
@@ -97,13 +98,13 @@ def init(
 
 
 def write_group(
-    directory: Path, addresses: list[str], group: str, *, durable: bool, metrics: bool = True
+    directory: Path, addresses: list[str], group: str, *, durable: bool, data: str = "", metrics: bool = True
 ) -> list[str]:
     """The files of a new group: nothing is written if something is wrong, or there already."""
     files = {"group.key": secrets.token_bytes(KEY_BYTES).hex() + "\n"}
     for number, address in enumerate(addresses, start=1):
         ReplicaConfig(group=group, bind=address, insecure=True).engine(tuple(addresses), ())
-        files[f"site-{number}.toml"] = _site(number, addresses, group, durable, metrics)
+        files[f"site-{number}.toml"] = _site(number, addresses, group, durable, data, metrics)
     existing = [name for name in files if (directory / name).exists()]
     if existing:
         raise FileExistsError(", ".join(existing))
@@ -114,7 +115,7 @@ def write_group(
     return list(files)
 
 
-def _site(number: int, addresses: list[str], group: str, durable: bool, metrics: bool) -> str:
+def _site(number: int, addresses: list[str], group: str, durable: bool, data: str, metrics: bool) -> str:
     lines = [
         f"group = {_quoted(group)}",
         f"bind = {_quoted(addresses[number - 1])}",
@@ -123,7 +124,7 @@ def _site(number: int, addresses: list[str], group: str, durable: bool, metrics:
         f"mode = {_quoted('durable' if durable else 'memory')}",
     ]
     if durable:
-        lines.append(f'data = "site-{number}.data"')
+        lines.append(f"data = {_quoted(str(Path(data) / f'site-{number}.data'))}")
     if metrics:
         lines.append(f"metrics = {_quoted(_metrics_of(addresses[number - 1]))}")
     return "\n".join(lines) + "\n"
@@ -146,7 +147,15 @@ def _quoted(text: str) -> str:
 
 def replica(
     config: Annotated[Path, typer.Option("--config", "-c", help="The site's TOML file.")],
-    machine: Machine,
+    machine: Machine = KEY_VALUE,
+    http: Annotated[
+        str,
+        typer.Option(help="Serve the key-value store over HTTP here, as host:port.", rich_help_panel=HTTP),
+    ] = "",
+    tokens: Tokens = None,
+    tls_cert: Certificate = None,
+    tls_key: PrivateKey = None,
+    insecure: Insecure = False,
     log_format: Annotated[
         LogFormat,
         typer.Option(envvar="RSM_LOG_FORMAT", help="For people or machines; auto: does a person look?"),
@@ -162,10 +171,13 @@ def replica(
     last line says why.
     """
     found = load_machine(machine)
+    if http and found.__name__ != KEY_VALUE.partition(":")[2]:
+        _refuse(f"--http: serves {KEY_VALUE}, and not {machine}")
+    facade = settings_of(http, tokens, tls_cert, tls_key, insecure=insecure) if http else None
     configure(log_format, log_level)
     settings = load_site(config)
     try:
-        code = run(_serve(found, settings))
+        code = run(_serve(found, settings, facade))
     except ConfigurationError as error:
         _refuse(f"{config}: {error}", 1)
     except (OrderingError, RsmError, StorageError) as error:
@@ -173,139 +185,45 @@ def replica(
     raise typer.Exit(code)
 
 
-async def _serve(machine: type[StateMachine], config: ReplicaConfig) -> int:
+async def _serve(machine: type[StateMachine], config: ReplicaConfig, facade: GatewaySettings | None) -> int:
     serving: Replica[Any] = Replica(machine, config)
-    loop = asyncio.get_running_loop()
-    told: asyncio.Future[None] = loop.create_future()
-
-    def stop() -> None:
-        if told.done():
-            serving.hurry()
-        else:
-            told.set_result(None)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
+    signals = Signals()
+    signals.at_once.add_done_callback(lambda _: serving.hurry())
     begun = asyncio.ensure_future(serving.start())
-    await asyncio.wait([begun, told], return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait([begun, signals.enough], return_when=asyncio.FIRST_COMPLETED)
     if not begun.done():
         begun.cancel()
         await asyncio.sleep(0)
         serving.hurry()  # it is no member yet whom anybody would miss
         await asyncio.gather(begun, return_exceptions=True)
-        _say("stopped: before it was ready")
+        say("stopped: before it was ready")
         return 0
     await begun
-    typer.echo(
-        f"ready: {config.group} at {serving.address}, site {serving.member.site:x},"
-        f" slot {serving.executor.applied}"
-    )
-    over = asyncio.ensure_future(serving.ended())
-    await asyncio.wait([over, told], return_when=asyncio.FIRST_COMPLETED)
-    over.cancel()
-    ended = (await asyncio.gather(over, return_exceptions=True))[0]
-    if told.done():
-        _say("stopping: waits for its calls and leaves the ring; a second signal stops it at once")
-    departure = await serving.stop()
+    try:
+        ended = await _until_over(serving, facade, signals)
+    finally:
+        departure = await serving.stop()
     if isinstance(ended, Exception):
         _refuse(f"{config.group}: this replica halted: {ended}", 1)
-    _say(f"stopped: {departure}")
+    say(f"stopped: {departure}")
     return 0
 
 
-def _say(words: str) -> None:
-    """Whoever started this replica may be gone, and nobody reads it any more; that must not keep it here."""
-    try:
-        typer.echo(words)
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in the buffer
-
-
-# -- status --------------------------------------------------------------------------------------
-
-
-def status(
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="Any site's TOML file of the group.")
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="Ask one replica on this machine, by its data directory.")
-    ] = None,
-    output: Output = "table",
-    members: Annotated[
-        bool, typer.Option("--members", help="Show members as each replica sees them.")
-    ] = False,
-) -> None:
-    """Ask every founder and contact of a group how it stands; or, with --data and without a key, one replica.
-
-    The exit code is 0 if a majority of those asked serves in one view, else 1.
-    """
-    check_output(output)
-    if (config is None) == (data is None):
-        _refuse("--config, --data: give one of them")
-    found = _ask_locally(data) if data is not None else _ask_group(config)
-    if output == "json":
-        typer.echo(msgspec.json.encode(found).decode())
-    else:
-        _show(found, members=members)
-    serving = [each.view for each in found.values() if each is not None and each.standing == Standing.SERVING]
-    best = max((serving.count(view) for view in serving), default=0)
-    raise typer.Exit(0 if best > len(found) // 2 else 1)
-
-
-def _ask_group(config: Path | None) -> dict[str, ReplicaStatus | None]:
-    assert config is not None
-    site = load_site(config)
-    return run(ask_all(site, dict.fromkeys((*site.founders, *site.contacts))))
-
-
-def _ask_locally(data: Path) -> dict[str, ReplicaStatus | None]:
-    """By the socket in the data directory: who may open that needs no key."""
-    try:
-        found = msgspec.json.decode(fetch_locally(data / SOCKET_NAME, "/status"), type=ReplicaStatus)
-    except (OSError, msgspec.MsgspecError) as error:
-        messages.print(f"{data / SOCKET_NAME}: {error}", markup=False, style="red", soft_wrap=True)
-        return {str(data): None}
-    return {found.address: found}
-
-
-def _show(found: dict[str, ReplicaStatus | None], *, members: bool) -> None:
-    console = Console(highlight=False)
-    titles = ["address", "standing", "view", "slot", "digest", "majority heard", "machine", "site"]
-    rows = {
-        address: [address, "[red]no answer[/red]"]
-        if each is None
-        else [
-            address,
-            each.standing,
-            each.view,
-            str(each.applied),
-            each.digest,
-            f"{each.age_s:.1f} s ago",
-            f"{each.machine} {each.version}" if each.machine else "",
-            each.site,
-        ]
-        for address, each in found.items()
-    }
-    console.print(fitting_table(console, titles, rows.values()))
-    if not any(found.values()):
-        console.print("nobody answers; `rsm doctor` looks why", style="red")
-    for address, each in found.items():
-        if each is not None and each.why:
-            console.print(f"{address}: {each.why}", markup=False, style="red")
-        if each is not None and each.forks:
-            words = f"{address}: in a chain that has gone on without a majority (forks: {each.forks})"
-            console.print(words, markup=False, style="red")
-        if each is not None and members:
-            console.print(f"{address} sees:")
-            for member in each.members:
-                role = ("voter" if member.voter else "learner") + (
-                    "" if member.in_ring else ", out of the ring"
-                )
-                console.print(
-                    f"  {member.address}  {member.site}  {role}  {member.state}  holds {member.held}"
-                    f"  lag {member.lag}  can run version {member.version}"
-                )
+async def _until_over(
+    serving: Replica[Any], facade: GatewaySettings | None, signals: Signals
+) -> BaseException | None:
+    """Why the replica halted, unless it was told to go."""
+    async with over_http(serving, facade, signals) as url:
+        typer.echo(
+            f"ready: {serving.config.group} at {serving.address}, site {serving.member.site:x},"
+            f" slot {serving.executor.applied}{f', {url}' if url else ''}"
+        )
+        over = asyncio.ensure_future(serving.ended())
+        await asyncio.wait([over, signals.enough], return_when=asyncio.FIRST_COMPLETED)
+        over.cancel()
+        if signals.enough.done():
+            say("stopping: waits for its calls and leaves the ring; a second signal stops it at once")
+    return (await asyncio.gather(over, return_exceptions=True))[0]
 
 
 # -- call ----------------------------------------------------------------------------------------
@@ -367,14 +285,7 @@ def _encoded(result: object) -> str:
 async def _call(
     machine: type[StateMachine], site: ReplicaConfig, method: str, arguments: list[Any], options: Changes
 ) -> Any:
-    config = ClientConfig(
-        group=site.group,
-        replicas=tuple(dict.fromkeys((*site.founders, *site.contacts))),
-        key_file=site.key_file,
-        insecure=site.insecure,
-        message_bytes_max=site.message_bytes_max,
-    )
-    async with Client(machine, config) as proxy:
+    async with Client(machine, client_of(site)) as proxy:
         return await getattr(proxy.with_options(**options), method)(*arguments)
 
 

@@ -9,17 +9,9 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from cli.asking import (
-    UNKNOWN,
-    Output,
-    SiteFile,
-    check_output,
-    load_site,
-    look,
-    peer_at,
-    refuse,
-)
+from cli.asking import SiteFile, load_site, look, peer_at
 from cli.replica import load_machine
+from cli.showing import UNKNOWN, Output, check_output, refuse
 from ordering.driver import run
 from rsm import backup
 from rsm.backup import BackupError, Contents

@@ -174,8 +174,7 @@ class KeyValueStore(StateMachine):
         for key, entry in sketch.entries.items():
             previous = self._keyspace.entries.get(key)
             if entry is not None:
-                if entry is not previous:
-                    self._write(previous, entry)
+                self._write(previous, entry)
             elif previous is not None:
                 self._remove(previous)
 

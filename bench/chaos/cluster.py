@@ -5,33 +5,30 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from pathlib import Path
-from random import Random
 from typing import Any, Final
 
 import msgspec
+from msgspec import structs
 
 from bench.chaos.failpoints import Arm
+from bench.chaos.http.gateways import Gateways
+from bench.chaos.http.outside import HttpSetup, http_caller
 from bench.chaos.load import CallerSetup, caller
 from bench.chaos.plan import Kind, Plan
 from bench.chaos.site import Halted, Ready, SiteSetup, Standing, site
-from bench.errors import BenchError, WorkerFailed
+from bench.errors import WorkerFailed
+from bench.ports import free_ports
 from bench.workers import Crew, Worker
 from rsm import status
 
 GROUP: Final = "chaos"
 TICK_SECONDS: Final = 0.01
 _ANSWER_SECONDS: Final = 3.0
-_PORTS: Final = (
-    20_000,
-    32_000,
-)  # below those that the kernel gives away, for a dead site needs its own again
-_PORT_TRIES: Final = 200
 _CLIENTS_OF_A_SITE: Final = 1000  # lives
 _SPARES: Final = 2
 
@@ -74,6 +71,11 @@ class Cluster:
         self._key = directory / "group.key"
         self._key.write_text(secrets.token_hex(32))
         self._addresses = tuple(f"127.0.0.1:{port}" for port in free_ports(plan.sites))
+        self.gateways = Gateways(crew, directory, self._words(), self.note) if plan.http else None
+
+    def _words(self) -> tuple[str, ...]:
+        """By which a gateway finds the group."""
+        return ("--group", GROUP, "--replicas", ",".join(self._addresses), "--key-file", str(self._key))
 
     def note(self, what: str, **details: object) -> None:
         """A line of the trace."""
@@ -106,7 +108,8 @@ class Cluster:
             log=self.directory / f"site-{number}.log",
             snapshot_bytes=plan.snapshot_bytes,
             ring=plan.ring,
-            pause_s=plan.pause_s,
+            pause_s=plan.site_pause_s,
+            http=plan.http,
             arm=arm,
         )
         process.quiet = False
@@ -123,7 +126,8 @@ class Cluster:
             self._spares.append(self._crew.start("spare", site))
 
     def start_callers(self) -> None:
-        self._callers = [self._crew.start(f"client {n + 1}", caller) for n in range(self.plan.callers)]
+        calling = http_caller if self.plan.http else caller
+        self._callers = [self._crew.start(f"client {n + 1}", calling) for n in range(self.plan.callers)]
 
     def begin_calls(self) -> None:
         plan = self.plan
@@ -138,6 +142,9 @@ class Cluster:
                 tasks=plan.tasks,
                 pause_s=plan.pause_s,
             )
+            if self.gateways is not None:
+                watch = self.directory / f"watch-{client}.jsonl"
+                setup = HttpSetup(**structs.asdict(setup), gateways=self.gateways.urls, watch=watch)
             worker.tell(setup)
 
     def kill(self, number: int) -> None:
@@ -319,26 +326,3 @@ class Cluster:
 
     def close(self) -> None:
         self._trace.close()
-
-
-def free_ports(count: int) -> list[int]:
-    """Free for UDP and TCP, as far as one can know."""
-    found: list[int] = []
-    rng = Random(secrets.randbits(64))
-    for _ in range(_PORT_TRIES):
-        port = rng.randrange(*_PORTS)
-        if port not in found and _is_free(port):
-            found.append(port)
-        if len(found) == count:
-            return found
-    raise BenchError(f"there are no {count} free ports between {_PORTS[0]} and {_PORTS[1]}")
-
-
-def _is_free(port: int) -> bool:
-    for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
-        with socket.socket(socket.AF_INET, kind) as tried:
-            try:
-                tried.bind(("127.0.0.1", port))
-            except OSError:
-                return False
-    return True

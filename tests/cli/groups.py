@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from typer.testing import CliRunner
 
-from cli.demo import free_ports
+from bench.ports import free_ports
 from cli.main import app
 
 ROOT = Path(__file__).parents[2]
@@ -47,8 +47,11 @@ def rsm(*words: object, given: str | None = None) -> Done:
 class Group:
     """Sites by number, from 1 on."""
 
-    def __init__(self, directory: Path, sites: int, *, durable: bool, ring: dict[str, int]) -> None:
+    def __init__(
+        self, directory: Path, sites: int, *, durable: bool, ring: dict[str, int], machine: str = MACHINE
+    ) -> None:
         self.directory = directory
+        self.machine = machine
         self.addresses = [f"127.0.0.1:{port}" for port in free_ports(sites)]
         self.running: dict[int, subprocess.Popen[str]] = {}
         mode = "--durable" if durable else "--memory"
@@ -74,7 +77,7 @@ class Group:
     def begin(self, *numbers: int) -> None:
         for number in numbers:
             self.running[number] = subprocess.Popen(
-                [sys.executable, "-m", "cli.main", "replica", "-c", self.config(number), "-m", MACHINE],
+                [sys.executable, "-m", "cli.main", "replica", "-c", self.config(number), "-m", self.machine],
                 cwd=ROOT,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -113,9 +116,14 @@ class Group:
 
 @contextmanager
 def running_group(
-    directory: Path, sites: int = 3, *, durable: bool = True, ring: dict[str, int] | None = None
+    directory: Path,
+    sites: int = 3,
+    *,
+    durable: bool = True,
+    ring: dict[str, int] | None = None,
+    machine: str = MACHINE,
 ) -> Iterator[Group]:
-    group = Group(directory / "g", sites, durable=durable, ring=ring or {})
+    group = Group(directory / "g", sites, durable=durable, ring=ring or {}, machine=machine)
     try:
         group.start(*range(1, sites + 1))
         yield group

@@ -5,7 +5,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from cli.asking import fitting_table
+from cli.showing import fitting_table
 
 TITLES = ["address", "standing", "view", "slot", "digest", "majority heard", "machine", "site"]
 ROW = ["127.0.0.1:7401", "serving", "1.0", "7", "29cdb1c2", "0.2 s ago", "Counter 1", "756efb2cb6f2e6c0"]

@@ -1,7 +1,10 @@
 """The examples of README and documents run as they are printed."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,13 +13,14 @@ import pytest
 from typer.main import get_command
 
 from cli.main import app
+from tests.cli.demos import serving
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 ENGINE = README.parent / "docs" / "engine.md"
 GUARANTEES = ENGINE.with_name("guarantees.md")
 PAGES = [*sorted(README.parent.glob("*.md")), *sorted(ENGINE.parent.rglob("*.md"))]
 # In a block of its own, with what it does behind it; or between backticks.
-COMMANDS = re.compile(r"^ {4}rsm (.+?)(?: {2,}.*)?$|`rsm ([^`]+)`", re.MULTILINE)
+COMMANDS = re.compile(r"^ {4,}rsm (.+?)(?: {2,}.*)?$|`rsm ([^`]+)`", re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", [README, ENGINE], ids=lambda page: page.stem)
@@ -43,11 +47,70 @@ def commands() -> list[str]:
 def test_when_a_page_names_a_command_then_it_is_there_with_those_options(line: str) -> None:
     command: Any = get_command(app)
     words = shlex.split(line)
-    while words and hasattr(command, "commands"):
+    while words and not words[0].startswith("-") and hasattr(command, "commands"):
         command = command.commands[words.pop(0)]
     known = {"--help"}.union(*((*option.opts, *option.secondary_opts) for option in command.params))
     named = {word for word in words if re.match("--?[a-z]", word)}
     assert {re.sub("^-v+$", "-v", name) for name in named} <= known
+
+
+class Walk:
+    """Commands with what they print, one after the other. Numbers need not be those that are printed, but
+    where a number stands twice so does what came in its place; `…` stands for anything."""
+
+    def __init__(self, page: Path, **numbers: str) -> None:
+        blocks = re.findall(
+            r"^```console\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+        )
+        steps = re.split(r"^\$ ", "".join(blocks), flags=re.MULTILINE)[1:]
+        self.steps = [self._parted(step.splitlines()) for step in steps]
+        self.numbers = dict(numbers)
+
+    @staticmethod
+    def _parted(lines: list[str]) -> tuple[str, list[str]]:
+        more = [line[2:] for line in lines[1:] if line.startswith("> ")]
+        return "\n".join([lines[0], *more]), [line for line in lines[1:] if not line.startswith("> ")]
+
+    def command(self, words: str) -> str:
+        """With the numbers that were met in place of those that are printed."""
+        return re.sub(r"(?<![\w.:/-])\d+(?![\w.])", lambda found: self.numbers.get(found[0], found[0]), words)
+
+    def compare(self, expected: list[str], shown: str) -> None:
+        """All lines that are printed came, in this order, among others."""
+        lines = iter(shown.splitlines())
+        for words in expected:
+            pattern = re.sub(r"\d+", r"(\\d+)", re.escape(words)).replace("…", ".*")
+            for line in lines:
+                found = re.fullmatch(pattern, line.rstrip())
+                if found is not None:
+                    break
+            else:
+                raise AssertionError(f"{words!r} is not in {shown!r}")
+            for printed, came in zip(re.findall(r"\d+", words), found.groups(), strict=True):
+                assert self.numbers.setdefault(printed, came) == came, (words, shown)
+
+
+def test_when_a_user_walks_as_the_readme_says_then_it_shows_what_is_printed() -> None:
+    with serving() as demo:
+        walk = Walk(README, **{"8080": str(demo.port), "31383": str(demo.pids["replica 2"])})
+        assert len(walk.steps) > 10
+        env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "200"}
+        for command, expected in walk.steps:
+            words = walk.command(command)
+            name, _, value = words.removeprefix("export ").partition("=")
+            if words.startswith("export "):
+                env[name] = value.replace("8080", str(demo.port))
+                continue
+            done = subprocess.run(
+                ["bash", "-c", words.replace("curl ", "curl --silent ", 1)],
+                capture_output=True,
+                text=True,
+                env={**env, "PYTHONPATH": str(README.parent)},
+                timeout=60,
+                check=False,
+            )
+            assert done.returncode in {0, 28}, (words, done.stderr)  # 28: curl ended after --max-time
+            walk.compare(expected, done.stdout)
 
 
 def promises() -> Iterator[tuple[Path, str]]:

@@ -1,4 +1,4 @@
-"""`rsm init`, `rsm replica`, `rsm call` and `rsm demo`, as a user runs them."""
+"""`rsm init`, `rsm replica` and `rsm call`, as a user runs them."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.demo import free_ports
+from bench.ports import free_ports
 from cli.main import app
 from rsm.config import ReplicaConfig
 
@@ -297,10 +297,3 @@ def test_when_the_machine_cannot_be_found_then_it_is_said_how(
     done = runner.invoke(app, ["replica", "-c", str(tmp_path / "g" / "site-1.toml"), "-m", machine])
     assert done.exit_code == 2
     assert words in done.output
-
-
-def test_when_the_demo_runs_then_every_call_was_executed_once() -> None:
-    done = rsm("demo", "--calls", "50")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Every call was executed exactly once." in done.stdout
-    assert "the counter is at 100" in done.stdout

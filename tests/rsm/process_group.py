@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from cli.demo import free_ports
+from bench.ports import free_ports
 from cli.replica import write_group
 from ordering.naming import group_id
 from ordering.sealing import Keyring

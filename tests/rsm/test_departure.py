@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cli.demo import free_ports
+from bench.ports import free_ports
 from cli.replica import write_group
 from ordering.naming import group_id
 from ordering.statistics import GroupStats

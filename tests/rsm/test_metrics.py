@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cli.demo import free_ports
+from bench.ports import free_ports
 from rsm.errors import CommandFailed
 from rsm.histogram import Histogram
 from rsm.replica import Replica

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from cli.demo import free_ports
+from bench.ports import free_ports
 from cli.replica import write_group
 from ordering.driver import run
 from ordering.effects import Accepted, Deliver, Delivery, InstallView, LevelReached, Retract
