@@ -64,7 +64,7 @@ class ClientConfig(BaseSettings):
     insecure: bool = False
     timeout: Annotated[float | None, Field(gt=0, description="Seconds for each call.")] = None
     outstanding_max: Annotated[int, Field(ge=1)] = 4096
-    message_bytes_max: Annotated[int, Field(ge=64)] = 1 << 20
+    message_bytes_max: Annotated[int, Field(ge=64)] = 2 << 20
     ring: Annotated[dict[str, Any], Field(description="Settings of the ordering engine.")] = {}
 
     @model_validator(mode="after")

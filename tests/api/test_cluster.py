@@ -10,7 +10,7 @@ from typing import Any
 from apps.kv.store import KeyValueStore
 from rsm.client import Client
 from rsm.replica import Replica
-from tests.api.gateways import BYTES_MAX, Place, ask, client_config, gateway_of, problem, served
+from tests.api.gateways import Place, ask, client_config, gateway_of, problem, served
 from tests.api.test_watches import Reader
 from tests.rsm.test_replica import config, crash, play
 
@@ -156,8 +156,7 @@ def test_when_replicas_keep_a_log_then_it_is_told_message_by_message_and_snapsho
 
 
 def durable(directory: Path, **changes: Any) -> Replica[KeyValueStore]:
-    settings = {"mode": "durable", "data": directory, "message_bytes_max": BYTES_MAX, **changes}
-    return Replica(KeyValueStore, config(**settings))
+    return Replica(KeyValueStore, config(mode="durable", data=directory, **changes))
 
 
 @asynccontextmanager

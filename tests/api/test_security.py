@@ -1,6 +1,7 @@
 """Who may do what, and what a gateway refuses to be."""
 
 import os
+import re
 import ssl
 import time
 from pathlib import Path
@@ -18,6 +19,8 @@ from api.tokens import Scope, Tokens, make_token, read_tokens
 from ordering.errors import ConfigurationError
 from tests.api.gateways import Place, ask, gateway_of, problem, served, settings_of
 from tests.rsm.test_replica import play
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "http.md"
 
 
 def token_file(directory: Path) -> tuple[Path, dict[str, dict[str, str]]]:
@@ -259,6 +262,9 @@ def test_when_figures_are_asked_for_then_they_are_by_route_method_and_status() -
         ):
             assert line in text, line
         assert "secret" not in text
+        shown = set(re.findall(r"^# TYPE (rsm_gateway_\w+)", text, re.MULTILINE))
+        documented = set(re.findall(r"\| `(rsm_gateway_\w+)`", DOCUMENT.read_text()))
+        assert {name for name in shown if not name.endswith("_created")} == documented
 
     ask(check, sites=1)
 
