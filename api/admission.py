@@ -53,6 +53,10 @@ class Admission:
             self.under_way += 1
             self.waiting -= 1
 
+    def check_stopping(self) -> None:
+        if self.stopping:
+            raise _STOPPING
+
     async def refusal(self) -> Problem:
         """What to say to who did not get in, when it is time to say it."""
         if self.stopping:

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from bench.chaos.books import Books, Quotas
-from bench.chaos.plan import SITES_MAX, SITES_MIN, Plan, make_plan
+from bench.chaos.books import Books, Checked, Quotas
+from bench.chaos.plan import SITES_MAX, SITES_MIN, Plan
 from bench.chaos.rounds import Campaign, Played, play, run
 from bench.errors import BenchError
 
@@ -33,7 +33,15 @@ Restarts = Annotated[
     int, typer.Option(min=0, help="All of three sites killed, in each order they can come back in.")
 ]
 Directory = Annotated[
-    Path, typer.Option(file_okay=False, help="Progress, and what is left of rounds that went wrong.")
+    Path | None,
+    typer.Option(
+        file_okay=False,
+        help="Progress, and what is left of rounds that went wrong; else chaos, or chaos-http.",
+        show_default=False,
+    ),
+]
+Http = Annotated[
+    bool, typer.Option("--http", help="Call over HTTP, by way of two gateways, and strike these too.")
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Of the first round of a new campaign.")]
 Replay = Annotated[
@@ -48,9 +56,10 @@ def chaos(
     kills: Kills = 50,
     pauses: Pauses = 200,
     restarts: Restarts = 1,
-    directory: Directory = Path("chaos"),
+    directory: Directory = None,
     seed: Seed = 1,
     replay: Replay = None,
+    http: Http = False,
     as_json: AsJson = False,
 ) -> None:
     """Run durable replicas as real processes, strike them, and check that every call was linearizable.
@@ -60,6 +69,9 @@ def chaos(
     a fresh group; rounds go on until every quota is met. Ctrl-C, and the same command later, go on with the
     campaign in the directory.
 
+    With --http the clients speak HTTP to two gateways, which are killed and stopped as well: keys,
+    conditions, transactions, counters, requests repeated over the other gateway, and watches.
+
     The exit code is 0 if the quotas are met, 1 if anything was violated, 130 after Ctrl-C.
 
     [bold]Examples[/bold]
@@ -68,21 +80,25 @@ def chaos(
 
       rsm chaos --kills 2 --pauses 5           a first impression
 
+      rsm chaos --http                         the same over HTTP
+
       rsm chaos --replay 17                    the faults of round 17 again
     """
+    directory = directory or Path("chaos-http" if http else "chaos")
     campaign = Campaign(
         sites=sites,
         round_seconds=round_seconds,
-        quotas=Quotas(kills=kills, pauses=pauses, restarts=restarts),
+        quotas=Quotas(kills=kills, pauses=pauses, restarts=restarts, gateways=kills if http else 0),
         directory=directory,
         seed=seed,
+        http=http,
     )
     try:
         if replay is not None:
             _replay(campaign, replay, as_json=as_json)
         else:
             directory.mkdir(parents=True, exist_ok=True)
-            _go_on(campaign, Books.load(directory, sites, seed), as_json=as_json)
+            _go_on(campaign, Books.load(directory, sites, seed, http=http), as_json=as_json)
     except (BenchError, OSError) as error:
         messages.print(f"error: {error}", markup=False, style="red")
         raise typer.Exit(WRONG) from None
@@ -94,7 +110,7 @@ def chaos(
 def _replay(campaign: Campaign, seed: int, *, as_json: bool) -> None:
     try:
         with _shown(campaign.quotas) as show:
-            plan = make_plan(seed, campaign.sites, campaign.round_seconds)
+            plan = campaign.plan(seed)
             show(0, f"round {seed}: {plan.kind.value}, {plan.sites} sites")
             played = play(plan, campaign.directory)
     except KeyboardInterrupt:
@@ -112,13 +128,18 @@ def _line(played: Played) -> str:
     tally, checked, plan = played.tally, played.checked, played.plan
     struck = [f"{role} {count}" for role, count in sorted(tally.kills.items())]
     struck += [f"pauses {tally.pauses}"] if tally.pauses else []
+    struck += [f"gateway pauses {tally.gateway_pauses}"] if tally.gateway_pauses else []
     struck += [f"all down {name}" for name in tally.orders]
     struck += [f"missed {name} {count}" for name, count in sorted(tally.missed.items())]
     return (
         f"round {plan.seed} ({plan.kind.value}, {plan.sites} sites, {played.seconds:.0f} s):"
         f" {', '.join(struck) or 'nothing struck'}; {checked.operations:,} operations checked,"
-        f" {checked.unknown:,} of unknown outcome; violations {len(played.problems)}"
+        f" {checked.unknown:,} of unknown outcome{_seen(checked)}; violations {len(played.problems)}"
     )
+
+
+def _seen(checked: Checked) -> str:
+    return f", {checked.watched:,} events watched" if checked.watched else ""
 
 
 def _complain(played: Played, replay: str) -> None:
@@ -189,9 +210,14 @@ def _show(campaign: Campaign, books: Books, *, as_json: bool) -> None:
         table.add_row(name, f"{done:,}", f"{wanted:,}", style="green" if done >= wanted else None)
     table.add_section()
     table.add_row("disks wiped", f"{books.tally.wipes:,}", "")
+    if campaign.http:
+        table.add_row("gateways paused", f"{books.tally.gateway_pauses:,}", "")
     table.add_row("operations checked", f"{checked.operations:,}", "")
     table.add_row("  acknowledged", f"{checked.acknowledged:,}", "")
     table.add_row("  of unknown outcome", f"{checked.unknown:,}", "")
+    if campaign.http:
+        table.add_row("  repeated over another gateway", f"{checked.repeated:,}", "")
+        table.add_row("watch events checked", f"{checked.watched:,}", "")
     table.add_row("commands executed", f"{checked.executed:,}", "")
     table.add_row("keys searched", f"{checked.searched:,}", "")
     table.add_row("  given up", f"{checked.gave_up:,}", "")

@@ -247,4 +247,5 @@ class DetailedProxy(_Calling, Generic[M]):
             result, _ = await self._tell(method, args, kwargs)
             return result
 
+        self.__dict__[name] = bound
         return bound

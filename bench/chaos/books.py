@@ -11,21 +11,23 @@ from bench.chaos.plan import SMALL_GROUP, Kind
 from bench.errors import BenchError
 
 FILE: Final = "progress.json"
+GATEWAY: Final = "gateway"
 _ORDERS: Final = 6  # in which three sites can come back
 _TOLD_MAX: Final = 20
 
 
 class Tally(msgspec.Struct, kw_only=True):
     """Faults that took place. ``orders`` are those in which all sites came back, by their numbers;
-    ``missed`` were armed, and nobody came to the place in time."""
+    ``missed`` were armed, and nobody came to the place in time. Kills of gateways are among ``kills``."""
 
     kills: dict[str, int] = {}
     pauses: int = 0
     orders: dict[str, int] = {}
     wipes: int = 0
     missed: dict[str, int] = {}
+    gateway_pauses: int = 0
 
-    def killed(self, role: Role) -> None:
+    def killed(self, role: str) -> None:
         self.kills[role] = self.kills.get(role, 0) + 1
 
     def miss(self, what: str) -> None:
@@ -41,10 +43,12 @@ class Tally(msgspec.Struct, kw_only=True):
                 mine[name] = mine.get(name, 0) + count
         self.pauses += other.pauses
         self.wipes += other.wipes
+        self.gateway_pauses += other.gateway_pauses
 
 
 class Checked(msgspec.Struct, kw_only=True):
-    """What was judged. ``searched`` keys by a search through all orders, which ``gave_up`` on some."""
+    """What was judged. ``searched`` keys by a search through all orders, which ``gave_up`` on some. Over HTTP
+    ``repeated`` operations were sent again under their key, and ``watched`` events were seen by watchers."""
 
     operations: int = 0
     acknowledged: int = 0
@@ -53,6 +57,8 @@ class Checked(msgspec.Struct, kw_only=True):
     executed: int = 0
     searched: int = 0
     gave_up: int = 0
+    repeated: int = 0
+    watched: int = 0
 
     def add(self, other: "Checked") -> None:
         for name in self.__struct_fields__:
@@ -71,6 +77,7 @@ class Bad(msgspec.Struct, kw_only=True):
 class Books(msgspec.Struct, kw_only=True):
     sites: int
     next_seed: int
+    http: bool = False
     rounds: int = 0
     seconds: float = 0.0
     tally: Tally = msgspec.field(default_factory=Tally)
@@ -97,11 +104,11 @@ class Books(msgspec.Struct, kw_only=True):
         os.replace(made, directory / FILE)
 
     @classmethod
-    def load(cls, directory: Path, sites: int, seed: int) -> "Books":
+    def load(cls, directory: Path, sites: int, seed: int, *, http: bool = False) -> "Books":
         """Those of the campaign in ``directory``, or new ones."""
         path = directory / FILE
         if not path.exists():
-            return cls(sites=sites, next_seed=seed)
+            return cls(sites=sites, next_seed=seed, http=http)
         try:
             books = msgspec.json.decode(path.read_bytes(), type=cls)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -111,19 +118,28 @@ class Books(msgspec.Struct, kw_only=True):
                 f"{directory}: its campaign has {books.sites} sites; go on with --sites {books.sites}, or"
                 " name another --directory"
             )
+        if books.http != http:
+            how = "with" if books.http else "without"
+            raise BenchError(
+                f"{directory}: its campaign is {how} --http; go on {how} it, or name another --directory"
+            )
         return books
 
 
 class Quotas(msgspec.Struct, frozen=True, kw_only=True):
-    """``kills`` of each role; ``restarts`` in each order that three sites can come back in."""
+    """``kills`` of each role; ``restarts`` in each order that three sites can come back in; ``gateways``
+    killed."""
 
     kills: int = 50
     pauses: int = 200
     restarts: int = 1
+    gateways: int = 0
 
     def progress(self, tally: Tally) -> dict[str, tuple[int, int]]:
         """How much of what."""
         shown = {role.value: (tally.kills.get(role, 0), self.kills) for role in Role}
+        if self.gateways:
+            shown[GATEWAY] = (tally.kills.get(GATEWAY, 0), self.gateways)
         shown["pauses"] = (tally.pauses, self.pauses)
         covered = sum(
             min(count, self.restarts) for name, count in tally.orders.items() if len(name) == SMALL_GROUP

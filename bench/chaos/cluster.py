@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec import structs
 
 from bench.chaos.failpoints import Arm
+from bench.chaos.http.gateways import Gateways
+from bench.chaos.http.outside import HttpSetup, http_caller
 from bench.chaos.load import CallerSetup, caller
 from bench.chaos.plan import Kind, Plan
 from bench.chaos.site import Halted, Ready, SiteSetup, Standing, site
@@ -68,6 +71,11 @@ class Cluster:
         self._key = directory / "group.key"
         self._key.write_text(secrets.token_hex(32))
         self._addresses = tuple(f"127.0.0.1:{port}" for port in free_ports(plan.sites))
+        self.gateways = Gateways(crew, directory, self._words(), self.note) if plan.http else None
+
+    def _words(self) -> tuple[str, ...]:
+        """By which a gateway finds the group."""
+        return ("--group", GROUP, "--replicas", ",".join(self._addresses), "--key-file", str(self._key))
 
     def note(self, what: str, **details: object) -> None:
         """A line of the trace."""
@@ -100,7 +108,8 @@ class Cluster:
             log=self.directory / f"site-{number}.log",
             snapshot_bytes=plan.snapshot_bytes,
             ring=plan.ring,
-            pause_s=plan.pause_s,
+            pause_s=plan.site_pause_s,
+            http=plan.http,
             arm=arm,
         )
         process.quiet = False
@@ -117,7 +126,8 @@ class Cluster:
             self._spares.append(self._crew.start("spare", site))
 
     def start_callers(self) -> None:
-        self._callers = [self._crew.start(f"client {n + 1}", caller) for n in range(self.plan.callers)]
+        calling = http_caller if self.plan.http else caller
+        self._callers = [self._crew.start(f"client {n + 1}", calling) for n in range(self.plan.callers)]
 
     def begin_calls(self) -> None:
         plan = self.plan
@@ -132,6 +142,9 @@ class Cluster:
                 tasks=plan.tasks,
                 pause_s=plan.pause_s,
             )
+            if self.gateways is not None:
+                watch = self.directory / f"watch-{client}.jsonl"
+                setup = HttpSetup(**structs.asdict(setup), gateways=self.gateways.urls, watch=watch)
             worker.tell(setup)
 
     def kill(self, number: int) -> None:

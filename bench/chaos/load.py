@@ -6,6 +6,7 @@ through all orders can judge.
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -22,6 +23,7 @@ from rsm.client import Client, ClientConfig
 from rsm.errors import CallError, OutcomeUnknown, RsmError
 from rsm.linearizability import outcome_of
 from rsm.proxy import Backend, Consistency
+from rsm.state_machine import StateMachine
 
 KEYS: Final = 6
 KEY_NS: Final = 1_000_000_000
@@ -32,17 +34,19 @@ _METHODS: Final = ("read", "append", "write", "swap")
 _SHARES: Final = (7, 5, 4, 4)
 
 
-class Load:
+class Calling(ABC):
     """The calls of one process, under one client's number."""
 
-    def __init__(self, backend: Backend, client: int, notes: Notes, rng: Random) -> None:
-        self._backend = backend
+    def __init__(self, client: int, notes: Notes, rng: Random) -> None:
         self._client = client
         self._notes = notes
         self._rng = rng
         self._requests = 0
-        self._seen: dict[str, str] = {}  # the value that a key had last, to compare with
         self._tasks: list[asyncio.Task[None]] = []
+
+    @abstractmethod
+    async def call(self) -> bool:
+        """One call; false if it was refused."""
 
     def start(self, tasks: int, pause_s: float) -> None:
         self._tasks = [asyncio.ensure_future(self._run(pause_s)) for _ in range(tasks)]
@@ -59,6 +63,15 @@ class Load:
                 await asyncio.sleep(_REFUSED_SECONDS)
             await asyncio.sleep(self._rng.uniform(0, 2 * pause_s))
 
+
+class Load(Calling):
+    """Calls of registers."""
+
+    def __init__(self, backend: Backend, client: int, notes: Notes, rng: Random) -> None:
+        super().__init__(client, notes, rng)
+        self._backend = backend
+        self._seen: dict[str, str] = {}  # the value that a key had last, to compare with
+
     def _draw(self, number: int) -> tuple[str, tuple[Any, ...]]:
         key = f"{time.monotonic_ns() // KEY_NS}.{self._rng.randrange(KEYS)}"
         (method,) = self._rng.choices(_METHODS, _SHARES)
@@ -72,7 +85,6 @@ class Load:
                 return method, (key, value, self._client, number)
 
     async def call(self) -> bool:
-        """One call; false if it was refused."""
         self._requests = number = self._requests + 1
         name, arguments = self._draw(number)
         catalogue = self._backend.catalogue
@@ -127,6 +139,9 @@ class CallerSetup(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int
     pause_s: float
 
+    def config(self) -> ClientConfig:
+        return ClientConfig(group=self.group, replicas=self.replicas, key_file=self.key_file)
+
 
 def caller(link: Link) -> None:
     setup: CallerSetup = link.hear()
@@ -137,7 +152,7 @@ def caller(link: Link) -> None:
 
 
 async def _call(link: Link, setup: CallerSetup) -> None:
-    client = _client(setup)
+    client = Client(Recorded, setup.config())
     await client.open()
     load = Load(client, setup.client, Notes(setup.notes), Random(setup.seed))
     load.start(setup.tasks, setup.pause_s)
@@ -147,22 +162,18 @@ async def _call(link: Link, setup: CallerSetup) -> None:
             case "quiet":
                 await load.stop()
                 client.close()
-                link.say("quiet")
+                link.say("")
             case "order":
-                link.say(await _fetch_order(setup))
+                link.say(await fetch_order(Recorded, setup.config()))
 
 
-def _client(setup: CallerSetup) -> Client[Recorded]:
-    return Client(Recorded, ClientConfig(group=setup.group, replicas=setup.replicas, key_file=setup.key_file))
-
-
-async def _fetch_order(setup: CallerSetup) -> list[tuple[int, int, int]] | str:
-    """All pages, or why there are none."""
+async def fetch_order(machine: type[StateMachine], config: ClientConfig) -> list[tuple[int, int, int]] | str:
+    """All pages of what the machine has ``executed``, or why there are none."""
     order: list[tuple[int, int, int]] = []
     try:
-        async with _client(setup) as machine:
-            asking = machine.with_options(timeout=FETCH_SECONDS)
-            while page := await asking.executed(len(order)):
+        async with Client(machine, config) as proxy:
+            asking = proxy.with_options(timeout=FETCH_SECONDS)
+            while page := (await asking.reading("executed", len(order))).value:
                 order.extend(page)
     except (CallError, OutcomeUnknown, TimeoutError, OrderingError) as error:
         return f"the order could not be fetched: {type(error).__name__}: {error}"

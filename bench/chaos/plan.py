@@ -5,7 +5,7 @@ Real processes do not do the same twice; the faults they meet are the same.
 
 from collections.abc import Iterator
 from enum import StrEnum
-from itertools import islice, permutations
+from itertools import count, islice, permutations
 from random import Random
 from typing import Any, Final
 
@@ -20,6 +20,10 @@ SECONDS_MIN: Final = 2.0
 PAUSE_FACTORS: Final = (0.5, 10.0)  # times the detection time
 ALL_DOWN_EVERY: Final = 4  # rounds
 SMALL_GROUP: Final = 3  # whose orders of restart are all tried
+GATEWAYS: Final = 2
+# Without HTTP, and with it: by way of a gateway a request takes longer, and most are to go that way.
+_TASKS: Final = (3, 6)
+_SITE_PAUSE_SECONDS: Final = (0.025, 0.1)
 _PAUSES_A_DECK: Final = 5
 # Roles that a site has while it works, so that it can be stopped there as well as killed.
 WORKING: Final = (Role.TOKEN_SITE, Role.NEXT_TOKEN_SITE, Role.SENDER, Role.LOCK_HOLDER)
@@ -67,17 +71,28 @@ class Restart(msgspec.Struct, frozen=True):
         return "".join(str(number + 1) for number in self.order)
 
 
+class GatewayFault(msgspec.Struct, frozen=True):
+    """So long after the one before. ``pause_s`` 0: it is killed, and back after ``down_s``."""
+
+    after_s: float
+    gateway: int
+    pause_s: float
+    down_s: float
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     kind: Kind
     sites: int
     seconds: float
+    http: bool = False
     faults_max: int | None = None
     snapshot_bytes: int = 64 << 20
     ring: dict[str, Any] = {}
     callers: int = 2
-    tasks: int = 3
+    tasks: int = _TASKS[False]
     pause_s: float = 0.025
+    site_pause_s: float = _SITE_PAUSE_SECONDS[False]  # of the calls that a site makes itself
 
     @property
     def minority(self) -> int:
@@ -111,6 +126,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             kills_token_site=rng.random() < 0.5,
         )
 
+    def gateway_faults(self) -> Iterator[GatewayFault]:
+        """Drawn by themselves, so that those of the sites are the same with gateways and without. The first
+        is a kill."""
+        rng = Random(f"gateways {self.seed}")
+        low, high = PAUSE_FACTORS
+        for number in count():
+            factor = low * (high / low) ** rng.random()
+            yield GatewayFault(
+                after_s=rng.uniform(0.3, 2.5),
+                gateway=rng.randrange(GATEWAYS),
+                pause_s=factor * DETECTION_SECONDS if number and rng.random() < 0.4 else 0.0,
+                down_s=rng.choice((0.0, 0.0, 1.0)),
+            )
+
     def restarts(self) -> Iterator[Restart]:
         """Of three sites all orders, of more some."""
         rng = Random(f"restarts {self.seed}")
@@ -129,7 +158,7 @@ def kind_of(seed: int) -> Kind:
     return Kind.ALL_DOWN if seed % ALL_DOWN_EVERY == ALL_DOWN_EVERY - 1 else Kind.SINGLE
 
 
-def make_plan(seed: int, sites: int, seconds: float) -> Plan:
+def make_plan(seed: int, sites: int, seconds: float, *, http: bool = False) -> Plan:
     if not SITES_MIN <= sites <= SITES_MAX:
         raise BenchError(f"sites: must be from {SITES_MIN} to {SITES_MAX}, is {sites}")
     if seconds < SECONDS_MIN:
@@ -143,6 +172,9 @@ def make_plan(seed: int, sites: int, seconds: float) -> Plan:
         kind=kind,
         sites=sites,
         seconds=seconds,
+        http=http,
+        tasks=_TASKS[http],
+        site_pause_s=_SITE_PAUSE_SECONDS[http],
         snapshot_bytes=rng.choice((20_000, 1 << 20, 64 << 20)),
         ring={"retain_slots": rng.choice((300, 1_000_000))},
     )

@@ -3,7 +3,8 @@
 import asyncio
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,8 @@ from bench.chaos.checks import judge
 from bench.chaos.cluster import Cluster, Condition
 from bench.chaos.faults import READY_SECONDS, Faults
 from bench.chaos.history import read_history
+from bench.chaos.http.checks import judge_http
+from bench.chaos.http.watching import read_watch
 from bench.chaos.plan import Kind, Plan, make_plan
 from bench.chaos.site import Standing
 from bench.errors import WorkerFailed
@@ -22,7 +25,7 @@ from rsm import status
 
 BAD_ROUNDS_MAX: Final = 5
 _AFTER_SECONDS: Final = 0.5
-_QUIET_SECONDS: Final = 30.0
+_QUIET_SECONDS: Final = 60.0
 _SETTLED_SECONDS: Final = 30.0
 _ORDER_SECONDS: Final = 90.0
 
@@ -44,16 +47,21 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     quotas: Quotas = Quotas()
     directory: Path = Path("chaos")
     seed: int = 1
+    http: bool = False
+
+    def plan(self, seed: int) -> Plan:
+        return make_plan(seed, self.sites, self.round_seconds, http=self.http)
 
     def replay(self, seed: int) -> str:
-        return f"rsm chaos --replay {seed} --sites {self.sites} --round-seconds {self.round_seconds:g}"
+        http = " --http" if self.http else ""
+        return f"rsm chaos{http} --replay {seed} --sites {self.sites} --round-seconds {self.round_seconds:g}"
 
 
 def run(campaign: Campaign, books: Books, began: Callable[[Plan], None], told: Told) -> None:
     """Round after round, until the quotas are met or too much went wrong. The books are saved after each."""
     quotas = campaign.quotas
     while quotas.missing(books.tally) and len(books.bad) < BAD_ROUNDS_MAX:
-        plan = make_plan(books.next_seed, campaign.sites, campaign.round_seconds)
+        plan = campaign.plan(books.next_seed)
         if quotas.wants(books.tally, plan.kind, plan.sites):
             began(plan)
             played = play(plan, campaign.directory)
@@ -120,10 +128,11 @@ async def _play(plan: Plan, directory: Path, crew: Crew) -> Played:
     try:
         async with cluster.watched():
             await _be_born(cluster)
-            if plan.kind is Kind.ALL_DOWN:
-                await faults.run_restarts(plan.seconds)
-            else:
-                await faults.run(plan.seconds)
+            async with _gateways_struck(cluster, faults.tally):
+                if plan.kind is Kind.ALL_DOWN:
+                    await faults.run_restarts(plan.seconds)
+                else:
+                    await faults.run(plan.seconds)
             standings, order = await _come_to_rest(cluster)
     except WorkerFailed as error:
         cluster.complain(str(error))
@@ -132,19 +141,49 @@ async def _play(plan: Plan, directory: Path, crew: Crew) -> Played:
         cluster.close()
     cluster.problems.extend(cluster.unexplained())
     if order is not None:
-        history = read_history(sorted(directory.glob("calls-*.jsonl")))
-        found, played.checked = judge(history, order, standings, plan.seed)
+        found, played.checked = _judge(plan, directory, order, standings)
         cluster.problems.extend(found)
     return played
+
+
+def _judge(
+    plan: Plan, directory: Path, order: list[tuple[int, int, int]], standings: list[Standing]
+) -> tuple[list[str], Checked]:
+    history = read_history(sorted(directory.glob("calls-*.jsonl")))
+    if not plan.http:
+        return judge(history, order, standings, plan.seed)
+    watches = {path.stem: read_watch(path) for path in sorted(directory.glob("watch-*.jsonl"))}
+    return judge_http(history, order, standings, watches, plan.seed)
+
+
+@asynccontextmanager
+async def _gateways_struck(cluster: Cluster, tally: Tally) -> AsyncIterator[None]:
+    """Inside the block, and at least once; all are there again behind it."""
+    if cluster.gateways is None:
+        yield
+        return
+    enough = asyncio.Event()
+    striking = asyncio.ensure_future(cluster.gateways.strike(cluster.plan, tally, enough))
+    try:
+        yield
+        enough.set()
+        await striking
+    finally:
+        striking.cancel()
+        await asyncio.gather(striking, return_exceptions=True)
 
 
 async def _be_born(cluster: Cluster) -> None:
     for process in cluster.sites:
         cluster.start(process.number)
     cluster.start_callers()
+    if cluster.gateways is not None:
+        cluster.gateways.start_all()
     everyone = len(cluster.sites)
     if not await cluster.until(lambda: len(cluster.those(Condition.READY)) == everyone, READY_SECONDS):
         raise WorkerFailed(f"no group of {everyone} came about within {READY_SECONDS:.0f} s")
+    if cluster.gateways is not None:
+        await cluster.gateways.all_ready()
     cluster.begin_calls()
     await cluster.hear_callers(READY_SECONDS)
 
@@ -162,12 +201,13 @@ async def _come_to_rest(cluster: Cluster) -> tuple[list[Standing], list[tuple[in
         await cluster.note_standings()
         return [], None
     await asyncio.sleep(_AFTER_SECONDS)
-    await cluster.ask_callers("quiet", cluster.plan.callers, _QUIET_SECONDS)
     for process in cluster.sites:
         cluster.tell(process, "quiet")
     if not await cluster.until(lambda: all(each.quiet for each in cluster.sites), _QUIET_SECONDS):
         cluster.complain(f"calls of a site had no end within {_QUIET_SECONDS:.0f} s")
         return [], None
+    for problem in filter(None, await cluster.ask_callers("quiet", cluster.plan.callers, _QUIET_SECONDS)):
+        cluster.complain(problem)
     standings = await _settled(cluster)
     if standings is None:
         return [], None

@@ -12,7 +12,9 @@ import msgspec
 
 from bench.chaos.failpoints import Arm, FailingDriver, FailingReplica, Failpoints
 from bench.chaos.history import Notes
-from bench.chaos.load import Load
+from bench.chaos.http.load import Inside, StoreLoad
+from bench.chaos.http.store import RecordedStore
+from bench.chaos.load import Calling, Load
 from bench.chaos.registers import Recorded
 from bench.member import forget_settings, heard
 from bench.wire import new_loop
@@ -36,6 +38,7 @@ class SiteSetup(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_bytes: int
     ring: dict[str, Any]
     pause_s: float
+    http: bool = False
     arm: Arm | None = None
 
     def config(self) -> ReplicaConfig:
@@ -88,9 +91,14 @@ async def _serve(link: Link, setup: SiteSetup) -> None:
     points = FailingDriver.failpoints = Failpoints(setup.number)
     if setup.arm is not None:
         points.arm(setup.arm)
-    replica = FailingReplica(Recorded, setup.config())
+    replica: FailingReplica[Any] = FailingReplica(RecordedStore if setup.http else Recorded, setup.config())
     replica.failpoints = points
-    load = Load(replica, setup.client, Notes(setup.notes), Random(setup.seed))
+    notes, rng = Notes(setup.notes), Random(setup.seed)
+    load: Calling = (
+        StoreLoad(Inside(replica), setup.client, notes, rng)
+        if setup.http
+        else Load(replica, setup.client, notes, rng)
+    )
     life = asyncio.ensure_future(_live(link, replica, load, setup.pause_s))
     while True:
         match await heard(link):
@@ -105,7 +113,7 @@ async def _serve(link: Link, setup: SiteSetup) -> None:
             life.result()
 
 
-async def _live(link: Link, replica: FailingReplica[Recorded], load: Load, pause_s: float) -> None:
+async def _live(link: Link, replica: FailingReplica[Any], load: Calling, pause_s: float) -> None:
     try:
         await replica.start()
         load.start(1, pause_s)
@@ -116,16 +124,16 @@ async def _live(link: Link, replica: FailingReplica[Recorded], load: Load, pause
         raise
 
 
-def _standing(replica: FailingReplica[Recorded]) -> Standing | None:
+def _standing(replica: FailingReplica[Any]) -> Standing | None:
     if not replica._opened:
         return None
     machine = replica.executor.machine
-    assert isinstance(machine, Recorded)
+    assert isinstance(machine, Recorded | RecordedStore)
     checksum = zlib.crc32(msgspec.msgpack.encode(machine.order))
     return Standing(status=replica.status(), order=(len(machine.order), checksum), engine=_describe(replica))
 
 
-def _describe(replica: FailingReplica[Recorded]) -> dict[str, Any]:
+def _describe(replica: FailingReplica[Any]) -> dict[str, Any]:
     if replica._group is None:
         return {}
     engine = replica._group._engine

@@ -77,6 +77,8 @@ def test_when_a_member_is_removed_then_it_must_be_gone_or_forced() -> None:
         http, victim = place.http, place.replicas[2]
         name = victim.address
         problem(await http.post(f"/v1/cluster/members/{name}:remove"), 409, "member_runs")
+        encoded = name.replace(":", "%3A")
+        problem(await http.post(f"/v1/cluster/members/{encoded}:remove"), 409, "member_runs")
         problem(await http.post("/v1/cluster/members/10.0.0.1:1:remove"), 404, "member_not_found")
         problem(await http.post(f"/v1/cluster/members/{name}:remove?force=1"), 400, "bad_request")
         problem(await http.get(f"/v1/cluster/members/{name}:remove"), 405, "method_not_allowed")
