@@ -3,7 +3,6 @@
 import base64
 import json
 import shutil
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,8 @@ from bench.http_services import Kind, Ours, Service, answers, bare, key_of, requ
 from bench.machine import Mode
 from bench.peers import etcd
 from bench.peers.etcd import EtcdPlan, Gateway
-from bench.programs import Program, cpu_seconds, free_ports, programs, resident_bytes, wait_until
+from bench.ports import free_ports
+from bench.programs import Program, cpu_seconds, programs, resident_bytes, wait_until
 from bench.results import Value
 from cli.main import app
 from tests.bench.http_server import always, answered, send, serving
@@ -225,15 +225,6 @@ def test_when_a_program_is_late_then_that_is_told(tmp_path: Path) -> None:
         running.append(Program("sleeper", ["sleep", "60"], tmp_path))
         with pytest.raises(BenchError, match="sleeper: not ready within 0 s"):
             wait_until(running, lambda: False, 0.1, "sleeper: not ready")
-
-
-def test_when_ports_are_asked_for_then_each_is_free_for_both_kinds() -> None:
-    ports = free_ports(20)
-    assert len(set(ports)) == 20
-    for port in ports:
-        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-            with socket.socket(socket.AF_INET, kind) as bound:
-                bound.bind(("127.0.0.1", port))
 
 
 # -- measured ------------------------------------------------------------------------------------
