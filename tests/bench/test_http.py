@@ -271,6 +271,24 @@ def test_when_rates_are_compared_then_with_a_bare_server_under_as_long_requests(
     }
 
 
+def test_when_the_store_is_measured_then_every_load_is_answered_and_has_its_ground(tmp_path: Path) -> None:
+    done = rsm_bench(
+        "http", "--mode", "memory", "--connections", "2", "--seconds", "0.3", "--generator", "bundled",
+        "--directory", str(tmp_path), "--json",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    assert result["name"] == "http"
+    assert result["parameters"]["generator"] == "bundled"
+    for kind in Kind:
+        row = result["values"]["memory"][kind.value]["2"]
+        assert row["errors"] == 0, row
+        assert set(row["cpu"]) == {"replica 1", "replica 2", "replica 3", "gateway", "generator"}
+        assert {"p50_us", "p99_us", "p99.9_us"} <= set(row["latency"])
+        assert result["ratios"][f"rate, memory {kind.value}, 2 connections, to bare"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
 # -- overload ------------------------------------------------------------------------------------
 
 
@@ -332,6 +350,25 @@ def test_when_memory_is_watched_then_what_it_was_after_a_fifth_of_the_time_is_ke
         {"gateway": 0}, {"gateway": 2}, {"gateway": 9},
     )  # fmt: skip
     assert len(ticks) == 12
+
+
+def test_when_a_gateway_has_far_too_many_connections_then_all_are_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(http_overload, "_FILL_ROUNDS", 1)
+    monkeypatch.setenv("RSM_GATEWAY_REQUESTS_MAX", str(http_measure.FILL_CONNECTIONS))
+    plan = OverloadPlan(connections=4, seconds=1.0, search_seconds=0.3, directory=tmp_path)
+    values = http_overload.run(plan, lambda _: None, lambda: None).values
+    overload = values["overload"]
+    assert isinstance(overload, dict)
+    assert overload["connections"] == 40
+    assert isinstance(overload["statuses"], dict)
+    assert set(overload["statuses"]) == {"200", "429"}
+    assert values["sustained_connections"] == 4
+    told = values["checks"]
+    assert isinstance(told, dict)
+    assert set(told.values()) == {True}, told
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
