@@ -20,7 +20,8 @@ import msgspec
 from bench.errors import BenchError
 from bench.http_load import Address
 from bench.machine import Mode
-from bench.programs import Program, free_ports, programs, wait_until
+from bench.ports import free_ports
+from bench.programs import Program, programs, wait_until
 
 HOST: Final = "127.0.0.1"
 REPLICAS: Final = 3

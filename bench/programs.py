@@ -3,11 +3,10 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -15,8 +14,6 @@ from bench.errors import BenchError
 
 _STOP_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.02
-_PORT_TRIES: Final = 10
-_KINDS: Final = (socket.SOCK_STREAM, socket.SOCK_DGRAM)
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -37,25 +34,6 @@ def resident_bytes(pid: int) -> int:
             return int(statm.read().split()[1]) * _PAGE
     except OSError:
         return 0
-
-
-def free_ports(count: int) -> list[int]:
-    """For TCP and UDP both. Held together, so that they differ; they may be taken before a program gets
-    there, which it says."""
-    with ExitStack() as held:
-        found: list[int] = []
-        for _ in range(count * _PORT_TRIES):
-            stream, datagram = (held.enter_context(socket.socket(socket.AF_INET, kind)) for kind in _KINDS)
-            stream.bind(("127.0.0.1", 0))
-            port = stream.getsockname()[1]
-            try:
-                datagram.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            found.append(port)
-            if len(found) == count:
-                return found
-    raise BenchError(f"there are no {count} ports free")
 
 
 class Program:

@@ -23,7 +23,8 @@ from bench.http_measure import GATEWAYS_MAX, SIZE_MAX, Loads, workplace
 from bench.http_services import HOST, KEYS, REPLICAS, Kind, Service, ask, request, store
 from bench.machine import Mode, part
 from bench.ordering import Step
-from bench.programs import Program, free_ports, programs, wait_until
+from bench.ports import free_ports
+from bench.programs import Program, programs, wait_until
 from bench.results import Result, Value, calibrate, median_ratios, medians, ratio, versions
 
 INSTALL: Final = "apt-get install -y etcd-server"

@@ -1,10 +1,13 @@
 """Who sends too much, too slowly, or takes nothing, is told so or left; nobody else is disturbed."""
 
 import asyncio
+import gc
 import json
+from types import FrameType
 
 import httpx2
 
+from api.app import Gateway
 from api.protocol import LINGER_BYTES
 from tests.api.gateways import Place, ask, gateway_of, healthy, problem, raw
 from tests.rsm.test_replica import play
@@ -192,6 +195,21 @@ def test_when_a_refusal_is_held_back_then_not_more_than_so_many_are() -> None:
         problem(await place.http.get("/v1/kv/k"), 404, "key_not_found")
 
     ask(check, sites=1, requests_max=1, refusals_max=1, refusal_ms=200)
+
+
+def test_when_requests_were_refused_then_nothing_is_kept_of_them() -> None:
+    async def check(place: Place) -> None:
+        admission = place.gateway.parts.admission
+        assert admission.enter()
+        for _ in range(20):
+            problem(await place.http.get("/v1/kv/k"), 429, "overloaded")
+        gc.collect()
+        frames = [frame for frame in gc.get_objects() if isinstance(frame, FrameType)]
+        kept = [frame for frame in frames if frame.f_code is Gateway._answer_key.__code__]
+        assert not kept, "an error that is raised again holds on to everybody it was raised for"
+        admission.leave()
+
+    ask(check, sites=1, requests_max=1, refusal_ms=0)
 
 
 def test_when_clients_go_away_in_mid_request_then_nothing_is_left_of_them() -> None:

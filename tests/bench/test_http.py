@@ -3,7 +3,6 @@
 import base64
 import json
 import shutil
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,8 @@ from bench.http_services import Kind, Ours, Service, answers, bare, key_of, requ
 from bench.machine import Mode
 from bench.peers import etcd
 from bench.peers.etcd import EtcdPlan, Gateway
-from bench.programs import Program, cpu_seconds, free_ports, programs, resident_bytes, wait_until
+from bench.ports import free_ports
+from bench.programs import Program, cpu_seconds, programs, resident_bytes, wait_until
 from bench.results import Value
 from cli.main import app
 from tests.bench.http_server import always, answered, send, serving
@@ -227,15 +227,6 @@ def test_when_a_program_is_late_then_that_is_told(tmp_path: Path) -> None:
             wait_until(running, lambda: False, 0.1, "sleeper: not ready")
 
 
-def test_when_ports_are_asked_for_then_each_is_free_for_both_kinds() -> None:
-    ports = free_ports(20)
-    assert len(set(ports)) == 20
-    for port in ports:
-        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-            with socket.socket(socket.AF_INET, kind) as bound:
-                bound.bind(("127.0.0.1", port))
-
-
 # -- measured ------------------------------------------------------------------------------------
 
 
@@ -278,6 +269,24 @@ def test_when_rates_are_compared_then_with_a_bare_server_under_as_long_requests(
         "rate, memory stale, 64 connections, to bare": 0.5,
         "rate, memory mixed, 64 connections, to bare": None,
     }
+
+
+def test_when_the_store_is_measured_then_every_load_is_answered_and_has_its_ground(tmp_path: Path) -> None:
+    done = rsm_bench(
+        "http", "--mode", "memory", "--connections", "2", "--seconds", "0.3", "--generator", "bundled",
+        "--directory", str(tmp_path), "--json",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    assert result["name"] == "http"
+    assert result["parameters"]["generator"] == "bundled"
+    for kind in Kind:
+        row = result["values"]["memory"][kind.value]["2"]
+        assert row["errors"] == 0, row
+        assert set(row["cpu"]) == {"replica 1", "replica 2", "replica 3", "gateway", "generator"}
+        assert {"p50_us", "p99_us", "p99.9_us"} <= set(row["latency"])
+        assert result["ratios"][f"rate, memory {kind.value}, 2 connections, to bare"] > 0
+    assert list(tmp_path.iterdir()) == []
 
 
 # -- overload ------------------------------------------------------------------------------------
@@ -341,6 +350,25 @@ def test_when_memory_is_watched_then_what_it_was_after_a_fifth_of_the_time_is_ke
         {"gateway": 0}, {"gateway": 2}, {"gateway": 9},
     )  # fmt: skip
     assert len(ticks) == 12
+
+
+def test_when_a_gateway_has_far_too_many_connections_then_all_are_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(http_overload, "_FILL_ROUNDS", 1)
+    monkeypatch.setenv("RSM_GATEWAY_REQUESTS_MAX", str(http_measure.FILL_CONNECTIONS))
+    plan = OverloadPlan(connections=4, seconds=1.0, search_seconds=0.3, directory=tmp_path)
+    values = http_overload.run(plan, lambda _: None, lambda: None).values
+    overload = values["overload"]
+    assert isinstance(overload, dict)
+    assert overload["connections"] == 40
+    assert isinstance(overload["statuses"], dict)
+    assert set(overload["statuses"]) == {"200", "429"}
+    assert values["sustained_connections"] == 4
+    told = values["checks"]
+    assert isinstance(told, dict)
+    assert set(told.values()) == {True}, told
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

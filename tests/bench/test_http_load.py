@@ -11,7 +11,7 @@ import pytest
 from bench.errors import BenchError
 from bench.histogram import Histogram
 from bench.http_load import CONNECTIONS_MAX, Load, Loader, Mishap, Report, is_accepted, is_refused
-from bench.programs import free_ports
+from bench.ports import free_ports
 from bench.results import percentile
 from tests.bench.http_server import Server, always, answered, reset, send, serving
 
