@@ -12,7 +12,7 @@ import msgspec
 from api import parameters, schemas
 from api.bodies import read_body
 from api.parameters import CONSISTENCY, LEASE, QOS, REVISION, TTL, Asked, bad, read_query
-from api.problems import Headers, Problem
+from api.problems import Headers, Problem, where
 from api.server import Receive, Scope
 from api.settings import GatewaySettings
 from api.store import Store
@@ -62,11 +62,7 @@ def headers_of(scope: Scope) -> dict[bytes, bytes]:
 
 def origin_of(told: Fresh[Any] | Result[Any]) -> Headers:
     """Where in the order, and from whom."""
-    headers = [
-        (b"x-rsm-timestamp", b"%d" % told.timestamp),
-        (b"x-rsm-replica", told.replica.encode()),
-        (b"x-rsm-view", told.view.encode()),
-    ]
+    headers = where(told.timestamp, told.replica, told.view)
     if isinstance(told, Result):
         headers.append((b"x-rsm-qos", parameters.told_qos(told.qos).encode()))
     return headers

@@ -106,6 +106,15 @@ class Problem(Exception):
         ]
 
 
+def where(timestamp: int, replica: str, view: str) -> Headers:
+    """In the order, and from whom."""
+    return [
+        (b"x-rsm-timestamp", b"%d" % timestamp),
+        (b"x-rsm-replica", replica.encode()),
+        (b"x-rsm-view", view.encode()),
+    ]
+
+
 def problem_of(error: Exception) -> Problem:
     """What a failed call is to who has asked. Everything that is not foreseen is a defect, and logged."""
     match error:
@@ -142,9 +151,9 @@ def _rejection(error: Rejected) -> Problem:
     found = dict(error.detail) if isinstance(error.detail, dict) else {}
     told = {name: _plain(value) for name, value in found.items() if isinstance(name, str)}
     words = told.pop("words", None) or ", ".join(f"{name}: {value}" for name, value in told.items())
-    return Problem(
-        code, str(words or KINDS[code].title), **{n: v for n, v in told.items() if n not in _TAKEN}
-    )
+    members = {name: value for name, value in told.items() if name not in _TAKEN}
+    headers = where(error.timestamp, error.replica, error.view) if error.timestamp else None
+    return Problem(code, str(words or KINDS[code].title), headers=headers, **members)
 
 
 _TAKEN: Final = frozenset({"type", "title", "status", "detail", "code", "headers"})

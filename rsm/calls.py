@@ -81,6 +81,7 @@ class Calls:
         self._blocked = False  # nothing is taken at present: a full window, a place that is not there yet
         self._most = BATCH_MESSAGES  # that the window has lately had room for at once
         self._over: Exception | None = None
+        self.answered = 0  # the latest slot that was answered here
 
     @property
     def outstanding(self) -> int:
@@ -332,6 +333,8 @@ class Calls:
                 ts = repeats.get(ts, ts) if repeats else ts
                 call.future.set_result(Answer(ts, reply) if origin is None else Told(ts, reply, *origin))
         self._measured(asked, alike)
+        if before > len(sent):
+            self.answered = max(self.answered, first_ts + len(replies) - 1)
         return before - len(sent)
 
     def _measured(self, asked: int, count: int) -> None:

@@ -89,7 +89,7 @@ class Client(Surveyor, Generic[M]):
         self._calls: Calls
         self._far: FarCalls
         self._link: Link
-        self._seen = 0  # the latest slot that was answered here
+        self._seen = 0  # the latest slot that was read here
 
     async def __aenter__(self) -> Proxy[M]:
         await self.open()
@@ -189,7 +189,7 @@ class Client(Surveyor, Generic[M]):
         as good as linearizable. Who takes it stale is also served while nothing can be ordered."""
         message = self._language.encode_query(query)
         link = self._link
-        after = max(after, self._seen)
+        after = max(after, self._seen, self._calls.answered)
         while consistency is Consistency.STALE:
             await link.up(stale=True)
             with contextlib.suppress(LinkLost):
@@ -207,7 +207,6 @@ class Client(Surveyor, Generic[M]):
 
     def origin(self, answer: Answer) -> Origin:
         """Who a site is, the linked replica has told."""
-        self._seen = max(self._seen, answer.ts)
         if not isinstance(answer, Told):
             return Origin("", "")
         known = {} if self._link.hello is None else self._link.hello.members

@@ -37,7 +37,12 @@ class InvalidCall(RsmError):
 
 
 class CallError(RsmError):
-    """The call had an outcome, and it was not a value."""
+    """The call had an outcome, and it was not a value. Whoever asked with details finds in which slot that
+    was, and which replica has said so, in which view."""
+
+    timestamp = 0
+    replica = ""
+    view = ""
 
 
 class Rejected(CallError):

@@ -22,7 +22,7 @@ from typing import Any, Generic, ParamSpec, Protocol, Self, TypeAlias, TypedDict
 import msgspec
 
 from rsm import envelope
-from rsm.errors import NotHeld, OutcomeUnknown
+from rsm.errors import CallError, NotHeld, OutcomeUnknown
 from rsm.methods import Catalogue, Method
 from rsm.quality import ENOUGH, Held, voters_of
 from rsm.sessions import Answer, Origin
@@ -103,6 +103,16 @@ def _qos(held: Held | None) -> str:
     return "majority" if held is None else held.qos
 
 
+def _value_of(reply: bytes, method: Method, timestamp: int, origin: Origin) -> Any:
+    """The value, or the error that the reply is: where in the order it was, either tells."""
+    try:
+        return envelope.result_of(reply, method)
+    except CallError as error:
+        error.timestamp = timestamp
+        error.replica, error.view = origin
+        raise
+
+
 class Backend(Protocol):
     """Who executes calls: a replica, or a client."""
 
@@ -141,9 +151,10 @@ class _Calling:
     async def _tell(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Told:
         begun = time.monotonic()
         answer: Answer = await self._in_time(self._backend.execute(method.bind(args, kwargs)), method)
-        value = envelope.result_of(answer.reply, method)
+        origin = self._backend.origin(answer)
+        value = _value_of(answer.reply, method, answer.ts, origin)
         held = await self._held(answer.ts, begun)
-        return Result(value, answer.ts, _qos(held), *self._backend.origin(answer)), held
+        return Result(value, answer.ts, _qos(held), *origin), held
 
     async def _held(self, ts: int, begun: float) -> Held | None:
         """What is reached of a level above majority, in time."""
@@ -168,7 +179,8 @@ class _Calling:
         options = self._options
         asked = self._backend.query(method.bind(args, kwargs), options.consistency, options.after)
         reading: Reading = await self._in_time(asked, method)
-        value = envelope.result_of(reading.reply, method)
+        origin = Origin(reading.replica, reading.view)
+        value = _value_of(reading.reply, method, reading.timestamp, origin)
         return Fresh(value, reading.timestamp, reading.age_s, reading.replica, reading.view)
 
     async def _in_time(self, pending: Awaitable[Any], method: Method | None) -> Any:

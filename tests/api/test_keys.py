@@ -94,8 +94,10 @@ def test_when_a_write_has_a_condition_then_it_is_done_only_if_that_holds() -> No
         absent = {"if-none-match": "*"}
         made = await http.put("/v1/kv/k", content=b"1", headers=absent)
         assert made.status_code == 201
-        found = problem(await http.put("/v1/kv/k", content=b"2", headers=absent), 412, "conflict")
-        assert found["revision"] == made.json()["revision"]
+        refused = await http.put("/v1/kv/k", content=b"2", headers=absent)
+        assert problem(refused, 412, "conflict")["revision"] == made.json()["revision"]
+        assert int(refused.headers["x-rsm-timestamp"]) > int(made.headers["x-rsm-timestamp"])
+        assert refused.headers["x-rsm-view"] == made.headers["x-rsm-view"]
         etag = made.headers["etag"]
         changed = await http.put("/v1/kv/k", content=b"2", headers={"if-match": etag})
         assert changed.status_code == 200

@@ -435,9 +435,16 @@ def test_when_a_text_is_no_mark_then_it_is_nobodys(text: bytes) -> None:
 
 def problem(code: int, word: str, **members: Any) -> httpx2.Response:
     body = {"status": code, "code": word, "detail": "", **members}
-    return httpx2.Response(code, json=body, headers={"content-type": "application/problem+json"})
+    headers = {"content-type": "application/problem+json", "x-rsm-timestamp": "9"}
+    return httpx2.Response(code, json=body, headers=headers)
 
 
+def written(code: int, tag: str, **more: str) -> httpx2.Response:
+    shape = {"revision": 7, "created": 3, "version": 2}
+    return httpx2.Response(code, json=shape, headers={"etag": tag, **more})
+
+
+AT = {"x-rsm-timestamp": "9"}
 GET = Request((0, 0), "get", (b"k",))
 PUT = Request((1, 2), "put", (b"k", b"1:2", None, b"1:2"))
 
@@ -460,18 +467,18 @@ PUT = Request((1, 2), "put", (b"k", b"1:2", None, b"1:2"))
             httpx2.Response(
                 200,
                 content=b"v",
-                headers={"etag": '"7"', "x-rsm-created": "3", "x-rsm-version": "2", "x-rsm-timestamp": "9"},
+                headers={"etag": '"7"', "x-rsm-created": "3", "x-rsm-version": "2", **AT},
             ),
             Ended.OK,
             ok((b"k", b"v", 7, 3, 2)),
         ),
+        (PUT, written(200, '"7"', **AT), Ended.OK, ok((7, 3, 2))),
         (
-            PUT,
-            httpx2.Response(200, json={"revision": 7, "created": 3, "version": 2}, headers={"etag": '"7"'}),
+            Request((1, 2), "delete", (b"k", None, b"1:2")),
+            httpx2.Response(204, headers=AT),
             Ended.OK,
-            ok((7, 3, 2)),
+            ok(value=True),
         ),
-        (Request((1, 2), "delete", (b"k", None, b"1:2")), httpx2.Response(204), Ended.OK, ok(value=True)),
     ],
 )
 def test_when_an_answer_comes_then_it_says_what_the_store_would(
@@ -479,6 +486,7 @@ def test_when_an_answer_comes_then_it_says_what_the_store_would(
 ) -> None:
     found = told(request_, answer)
     assert (found.ended, found.reply) == (ended, reply)
+    assert found.ts == (9 if reply else 0)
 
 
 @pytest.mark.parametrize(
@@ -487,12 +495,11 @@ def test_when_an_answer_comes_then_it_says_what_the_store_would(
         problem(400, "bad_request"),
         problem(404, "not_found"),
         problem(404, "key_not_found"),
-        httpx2.Response(200, text="nonsense"),
-        httpx2.Response(201, json={"revision": 7, "created": 3, "version": 2}, headers={"etag": '"7"'}),
-        httpx2.Response(200, json={"revision": 7, "created": 3, "version": 2}, headers={"etag": '"6"'}),
-        httpx2.Response(
-            412, text="[", headers={"content-type": "application/problem+json", "x-rsm-timestamp": "9"}
-        ),
+        httpx2.Response(200, text="nonsense", headers=AT),
+        written(201, '"7"', **AT),
+        written(200, '"6"', **AT),
+        written(200, '"7"'),
+        httpx2.Response(412, text="[", headers={"content-type": "application/problem+json", **AT}),
     ],
 )
 def test_when_an_answer_makes_no_sense_then_it_is_wrong(answer: httpx2.Response) -> None:

@@ -1,7 +1,8 @@
 """Links: reads that take no slot, and feeds, from whichever replica is there."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
@@ -38,6 +39,10 @@ class Journal(StateMachine):
         self.first = self.notes[-1][0]
         self.notes.clear()
 
+    @command
+    def refuse(self) -> None:
+        raise Rejected("never")
+
     @query
     def count(self) -> int:
         return len(self.notes)
@@ -50,9 +55,9 @@ class Journal(StateMachine):
         return Feed(found, found[-1][0] if found else slot)
 
 
-def client_of(replicas: list[Replica[Any]]) -> Client[Journal]:
+def client_of(replicas: list[Replica[Any]], timeout: float | None = 20) -> Client[Journal]:
     addresses = tuple(replica.address for replica in replicas)
-    return Client(Journal, ClientConfig(group="tested", replicas=addresses, insecure=True, timeout=20))
+    return Client(Journal, ClientConfig(group="tested", replicas=addresses, insecure=True, timeout=timeout))
 
 
 async def linked(client: Client[Any], replicas: list[Replica[Any]]) -> Replica[Any]:
@@ -61,6 +66,20 @@ async def linked(client: Client[Any], replicas: list[Replica[Any]]) -> Replica[A
     hello = client._link.hello
     assert hello is not None
     return next(each for each in replicas if each.address == hello.address)
+
+
+@asynccontextmanager
+async def unhandling(
+    replicas: list[Replica[Any]],
+) -> AsyncIterator[tuple[Client[Journal], Replica[Any]]]:
+    """A client without a timeout that is linked to a replica which does not answer commands."""
+    while True:
+        client = client_of(replicas, timeout=None)
+        async with client:
+            replica = await linked(client, replicas)
+            if not replica.status().handler:
+                yield client, replica
+                return
 
 
 # -- reads ---------------------------------------------------------------------------------------
@@ -133,6 +152,46 @@ def test_when_a_sequential_read_names_a_slot_then_it_waits_for_that() -> None:
                 read = await pending
                 assert read.timestamp >= ahead
                 assert read.value >= len([slot for slot in noted if slot <= ahead])
+
+    play(main())
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_when_a_command_was_answered_then_a_sequential_read_of_its_client_misses_nothing_before_it(
+    refused: bool,
+) -> None:
+    async def main() -> None:
+        async with group_of(Journal) as replicas, unhandling(replicas) as (client, replica):
+            journal = client.proxy
+            vars(replica)["_apply"] = lambda: None  # it has stopped to execute, and does not know
+            if refused:
+                await next(each for each in replicas if each is not replica).proxy.note("x")
+                with pytest.raises(Rejected):
+                    await journal.refuse()
+            else:
+                await journal.note("x")
+            assert await journal.with_options(consistency=Consistency.SEQUENTIAL).count() == 1
+            del vars(replica)["_apply"]
+
+    play(main())
+
+
+@pytest.mark.parametrize("name", ["refuse", "since"])
+def test_when_a_call_is_refused_then_it_says_by_whom_in_which_view_and_in_which_slot(name: str) -> None:
+    async def main() -> None:
+        async with group_of(Journal) as replicas:
+            client = client_of(replicas)
+            async with client as journal:
+                replica = await linked(client, replicas)
+                await journal.note("x")
+                await journal.forget()
+                before = await journal.note("x")
+                asked = {"refuse": (), "since": (0,)}[name]
+                with pytest.raises(Rejected) as refusal:
+                    await getattr(journal.with_details(), name)(*asked)
+                assert refusal.value.timestamp >= before
+                assert refusal.value.replica in {each.address for each in replicas}
+                assert refusal.value.view == replica.status().view
 
     play(main())
 

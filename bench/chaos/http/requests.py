@@ -1,7 +1,8 @@
 """How a request becomes HTTP, and what the answer says.
 
-2xx, and errors that tell of the state (a key that is not there, a conflict, no number), are answers, and are
-checked. 429 and 503 say that nothing was done, 504 that nobody knows. Anything else should never come.
+2xx, and errors that tell of the state (a key that is not there, a conflict, no number), are answers; they say
+where in the order they were, and are checked. 429 and 503 say that nothing was done, 504 that nobody knows.
+Anything else should never come.
 """
 
 import base64
@@ -101,8 +102,8 @@ def told(request: Request, answer: httpx2.Response) -> Told:
         return Told(Ended.REFUSED, why=f"{status} {code}")
     if status == _UNKNOWN:
         return Told(Ended.UNKNOWN, why=f"{status} {code}")
-    ts = int(answer.headers.get(TIMESTAMP, 0))
     try:
+        ts = int(answer.headers[TIMESTAMP])
         if code in _ANSWERS:
             rejected = refusal(code, msgspec.json.decode(answer.content))
             reply = envelope.RejectedReply(rejected.message, rejected.detail)
