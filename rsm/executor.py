@@ -63,6 +63,11 @@ class Group(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     view: GroupView | None = None
     sessions: list[Session] = []
 
+    @property
+    def chain(self) -> int:
+        """0 before the first view."""
+        return 0 if self.view is None else self.view.chain
+
 
 class Executor:
     """One replica's machine, and everything that is replicated around it."""
@@ -195,8 +200,8 @@ class Executor:
 
     def _session_id(self, ts: int) -> int:
         """A timestamp is unique in its chain; a client may outlive that, and come to the next."""
-        chain = self.group.view.chain if self.group.view is not None else 0
-        return (ts + int.from_bytes(blake2b(str(chain).encode(), digest_size=8).digest())) % (1 << 63)
+        name = str(self.group.chain).encode()
+        return (ts + int.from_bytes(blake2b(name, digest_size=8).digest())) % (1 << 63)
 
     def _repeated(self, found: Answer | Refusal, ts: int) -> bytes:
         if isinstance(found, Refusal):

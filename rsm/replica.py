@@ -454,7 +454,7 @@ class Replica(Surveyor, Generic[M]):
         self._locks.interrupted()
         self._holders.interrupted()
         self._alarm.stop()
-        self._applied.cancel()
+        self._applied.fail(error)
 
     def _fail(self, error: Exception) -> None:
         """This replica is over; it does not come back by itself."""
@@ -559,11 +559,8 @@ class Replica(Surveyor, Generic[M]):
         return await self._handover.offer(wanted, lambda: self._intake, self.when_applied(wanted.ts))
 
     def when_applied(self, ts: int) -> "asyncio.Future[None]":
-        """Done when everything up to slot ``ts`` is."""
-        reached = self._applied.when(ts, self.executor.applied)
-        if self._over.done():
-            reached.cancel()
-        return reached
+        """Done when everything up to slot ``ts`` is, or ``NotMember``."""
+        return self._applied.when(ts, self.executor.applied)
 
     async def operate(self, order: operations.Order) -> operations.Outcome:
         return await operations.perform(order, self, self._group, self._read)
@@ -664,7 +661,11 @@ class Replica(Surveyor, Generic[M]):
         if consistency is Consistency.SEQUENTIAL and after > self.executor.applied:
             await self.when_applied(after)
         age = self.age_ns() / 1e9 if consistency is Consistency.STALE else 0.0
-        return Reading(self.executor.query(query), self.executor.applied, age, *self.origin())
+        return self._reading(self.executor.query(query), age)
+
+    def _reading(self, reply: bytes, age_s: float = 0.0) -> Reading:
+        group = self.executor.group
+        return Reading(reply, group.applied, age_s, *self.origin(), group.chain)
 
     def origin(self, answer: Answer | None = None) -> Origin:
         """What this process executes it answers itself."""
@@ -681,10 +682,10 @@ class Replica(Surveyor, Generic[M]):
         """What a feed has, and everything that comes behind it (``feeds``)."""
         return follow(self.catalogue.query(method.__name__), args, kwargs, self._next_of_feed)
 
-    async def _next_of_feed(self, query: msgspec.Struct) -> bytes:
+    async def _next_of_feed(self, query: msgspec.Struct, _: Reading | None) -> Reading:
         while (reply := self.executor.feed(query) if self.has_state else None) is None:
             await self.when_applied(self.executor.applied + 1)
-        return reply
+        return self._reading(reply)
 
     def _read(self) -> "asyncio.Future[None]":
         group = self._group
