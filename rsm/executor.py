@@ -211,8 +211,9 @@ class Executor:
 
     def pass_slot(self, ts: int, time: int) -> None:
         """A slot with nothing for the machine in it: the time alone, or nothing at all."""
-        self.group.applied = max(self.group.applied, ts)
-        self.group.time = max(self.group.time, time)
+        group, context = self.group, self.context
+        group.applied = context.timestamp = max(group.applied, ts)
+        group.time = context.time_ns = max(group.time, time)
 
     def install(self, ts: int, chain: int, view: View, time: int, *, locks_only: bool) -> None:
         """A view takes its slot, and its place among the commands."""
@@ -227,7 +228,6 @@ class Executor:
         }
         if locks_only:
             return
-        context.timestamp, context.time_ns = ts, group.time
         self._result("on_view", lambda: self.machine.on_view(GroupView.of(ts, chain, view)))
         self._failure = b""
         self._set_alarm()
@@ -439,7 +439,8 @@ class Executor:
         self.sessions = Sessions(group.limits)
         self.sessions.load(group.sessions)
         group.sessions = []
-        self.context.view, self.context.time_ns = group.view, group.time
+        context = self.context
+        context.view, context.timestamp, context.time_ns = group.view, group.applied, group.time
         self._checkpoint_at = (group.applied // CHECKPOINT_SLOTS + 1) * CHECKPOINT_SLOTS
         self.check_machine()
         try:

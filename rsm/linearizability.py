@@ -334,6 +334,7 @@ class _Witness:
                 machine.on_alarm()
 
     def _replay_read(self, machine: StateMachine, read: Operation) -> None:
+        machine.context.timestamp = max(machine.context.timestamp, read.ts)
         reply = self.model.call(machine, read.method, self.model.bind(read.method, read.arguments))
         if not same_reply(read.reply, reply):
             self.fail(
