@@ -211,6 +211,8 @@ class Cluster:
             for process in self.sites:
                 if process.worker is not None:
                     self._look_after(process, process.worker)
+            for problem in self.gateways.fallen() if self.gateways is not None else ():
+                self.complain(problem)
             await asyncio.sleep(TICK_SECONDS)
 
     def _look_after(self, process: Process, worker: Worker) -> None:

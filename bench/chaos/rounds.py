@@ -177,13 +177,11 @@ async def _be_born(cluster: Cluster) -> None:
     for process in cluster.sites:
         cluster.start(process.number)
     cluster.start_callers()
-    if cluster.gateways is not None:
-        cluster.gateways.start_all()
     everyone = len(cluster.sites)
     if not await cluster.until(lambda: len(cluster.those(Condition.READY)) == everyone, READY_SECONDS):
         raise WorkerFailed(f"no group of {everyone} came about within {READY_SECONDS:.0f} s")
     if cluster.gateways is not None:
-        await cluster.gateways.all_ready()
+        await cluster.gateways.start_all()
     cluster.begin_calls()
     await cluster.hear_callers(READY_SECONDS)
 

@@ -68,11 +68,10 @@ class Gateways:
         process.worker = self._crew.start(name, become_gateway, words, process.out, log)
         self._note("start gateway", gateway=process.number, pid=process.worker.pid)
 
-    def start_all(self) -> None:
+    async def start_all(self) -> None:
+        """Returns when all are ready."""
         for process in self.processes:
             self.start(process)
-
-    async def all_ready(self) -> None:
         for process in self.processes:
             await self._ready(process)
 
@@ -81,16 +80,22 @@ class Gateways:
         try:
             async with asyncio.timeout(READY_SECONDS):
                 while not (process.out.exists() and process.out.read_bytes().startswith(b"ready")):
-                    self.look_after(process)
                     await asyncio.sleep(_TICK_SECONDS)
         except TimeoutError:
             words = f"gateway {process.number} was not ready within {READY_SECONDS:.0f} s"
             raise WorkerFailed(words) from None
 
-    def look_after(self, process: Process) -> None:
-        if process.worker is not None and process.worker.process.exitcode is not None:
-            code = process.worker.process.exitcode
-            raise WorkerFailed(f"gateway {process.number}, life {process.lives}, ended by itself: {code}")
+    def fallen(self) -> list[str]:
+        """Who has ended by itself since this was asked last."""
+        told = []
+        for process in self.processes:
+            if process.worker is not None and process.worker.process.exitcode is not None:
+                code = process.worker.process.exitcode
+                told.append(
+                    f"gateway {process.number}, life {process.lives}, ended by itself, exit code {code}"
+                )
+                self._bury(process, process.worker)
+        return told
 
     # -- faults ----------------------------------------------------------------------------------
 
@@ -105,30 +110,29 @@ class Gateways:
 
     async def _strike(self, fault: GatewayFault, tally: Tally) -> None:
         process = self.processes[fault.gateway]
-        self.look_after(process)
-        assert process.worker is not None
-        pid = process.worker.pid
+        worker = process.worker
+        if worker is None:  # it has ended by itself, which is a problem already
+            return
         if fault.pause_s:
-            os.kill(pid, signal.SIGSTOP)
+            os.kill(worker.pid, signal.SIGSTOP)
             self._note("stop gateway", gateway=process.number, seconds=fault.pause_s)
             try:
                 await asyncio.sleep(fault.pause_s)
             finally:
-                os.kill(pid, signal.SIGCONT)
+                os.kill(worker.pid, signal.SIGCONT)
             tally.gateway_pauses += 1
             self._note("wake gateway", gateway=process.number)
             return
-        os.kill(pid, signal.SIGKILL)
         self._note("kill gateway", gateway=process.number)
-        await self._bury(process, process.worker)
+        os.kill(worker.pid, signal.SIGKILL)
+        self._bury(process, worker)
         tally.killed(GATEWAY)
         await asyncio.sleep(fault.down_s)
         self.start(process)
         await self._ready(process)
 
-    async def _bury(self, process: Process, worker: Worker) -> None:
-        while worker.process.exitcode is None:
-            await asyncio.sleep(_TICK_SECONDS)
+    def _bury(self, process: Process, worker: Worker) -> None:
+        """Returns when it is gone; it has no say in that."""
         worker.process.join()
         worker.pipe.close()
         worker.process.close()
