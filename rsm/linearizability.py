@@ -74,6 +74,16 @@ class Installed(NamedTuple):
     locks_only: bool = False
 
 
+class Passed(NamedTuple):
+    """A slot in the same order with a message that was no command, or no new one: an alarm may go off."""
+
+    ts: int
+    time_ns: int = 0
+
+
+Slot: TypeAlias = Executed | Installed | Passed
+
+
 class Judgement(StrEnum):
     LINEARIZABLE = "linearizable"
     VIOLATION = "violation"
@@ -193,12 +203,13 @@ def witness(
     operations: Iterable[Operation],
     machine_type: type[StateMachine],
     *,
-    executed: Iterable[Executed | Installed] | None = None,
+    executed: Iterable[Slot] | None = None,
 ) -> list[str]:
     """What is wrong with a history, at most twenty sentences; none: it is linearizable.
 
     ``executed`` is everything that replicas executed, in any order. Without it the operations themselves are
-    taken for all there was, which is right only if no operation of unknown outcome took effect.
+    taken for all there was, which is right only if no operation of unknown outcome took effect, and the
+    machine has no alarms.
     """
     return _Witness(list(operations), machine_type).check(None if executed is None else list(executed))
 
@@ -220,7 +231,7 @@ class _Witness:
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(text)
 
-    def check(self, executed: list[Executed | Installed] | None) -> list[str]:
+    def check(self, executed: list[Slot] | None) -> list[str]:
         order = self._from_operations() if executed is None else sorted(executed, key=lambda each: each.ts)
         self._check_once(order)
         self._check_found()
@@ -228,16 +239,16 @@ class _Witness:
         self._check_real_time()
         return self.problems
 
-    def _from_operations(self) -> list[Executed | Installed]:
+    def _from_operations(self) -> list[Slot]:
         known = [each for each in self.commands if each.ts]
         known.sort(key=lambda each: each.ts)
         return [Executed(each.ts, each.client, each.request, each.method, each.arguments) for each in known]
 
-    def _check_once(self, order: Sequence[Executed | Installed]) -> None:
+    def _check_once(self, order: Sequence[Slot]) -> None:
         """A slot has one command, and a request one slot."""
         last = 0
         for each in order:
-            if isinstance(each, Installed):
+            if not isinstance(each, Executed):
                 continue
             if each.ts == last:
                 self.fail(f"slot {each.ts} has two commands")
@@ -262,7 +273,7 @@ class _Witness:
             elif (each.method, each.arguments) != (found.method, found.arguments):
                 self.fail(f"{describe(each)} was executed at {found.ts} as {_call_of(found)}")
 
-    def _replay(self, order: Sequence[Executed | Installed]) -> None:
+    def _replay(self, order: Sequence[Slot]) -> None:
         model = self.model
         machine = model.machine_type()
         context = machine.context = Context()
@@ -272,6 +283,7 @@ class _Witness:
         answers = {(each.client, each.request): each for each in self.commands if each.reply}
         reads = iter(sorted(self.reads, key=lambda each: each.ts))
         read = next(reads, None)
+        alarm_at = self._alarm(machine)
         for each in order:
             while read is not None and read.ts < each.ts:
                 self._replay_read(machine, read)
@@ -281,9 +293,18 @@ class _Witness:
                 context.view, context.session = each.view, 0
                 if not each.locks_only:
                     self._look(machine, each.view)
+                    alarm_at = self._alarm(machine)
+                continue
+            if context.time_ns >= alarm_at:
+                context.session = 0
+                with suppress(Exception):  # nobody's answer
+                    machine.on_alarm()
+                alarm_at = self._alarm(machine)
+            if isinstance(each, Passed):
                 continue
             context.session = each.client
             reply = self._execute(machine, each, journal)
+            alarm_at = self._alarm(machine)
             said = answers.pop((each.client, each.request), None)
             if said is not None and not same_reply(said.reply, reply):
                 self.fail(f"slot {each.ts}: {describe(said)}; one machine gives {describe_reply(reply)}")
@@ -306,6 +327,14 @@ class _Witness:
         except Exception as error:  # noqa: BLE001 - what cannot be undone has failed, as it does in replicas
             reply = envelope.encode_reply(envelope.FailedReply(type(error).__name__, ""))
         return reply
+
+    @staticmethod
+    def _alarm(machine: StateMachine) -> int:
+        with suppress(Exception):
+            at = machine.alarm()
+            if type(at) is int:
+                return at
+        return NEVER
 
     @staticmethod
     def _look(machine: StateMachine, view: GroupView) -> None:
@@ -367,8 +396,10 @@ def black_box(
 
     ``key(method, arguments)`` says what an operation is about, where operations on different keys do not
     affect each other: each key's history is then searched by itself, which is far cheaper. A machine that
-    uses its context cannot be judged so, for nothing tells what the context was.
+    uses its context cannot be judged so, for nothing tells what the context was; nor can one with alarms.
     """
+    if machine_type.alarm is not StateMachine.alarm:
+        return Verdict(Judgement.GAVE_UP, "the machine changes with time alone")
     model = Model(machine_type)
     parts: dict[Hashable, list[Operation]] = {}
     for each in operations:
