@@ -609,11 +609,10 @@ class Replica(Surveyor, Generic[M]):
             self._calls.mention(envelope.BARRIER)
 
     def _tell_lock(self, event: LockRequested | LockReleased) -> None:
-        if self._group is None or self._group.is_over:
-            if isinstance(event, LockRequested):
-                raise LockError(f"lock {event.name!r}: this replica is no member of its group now")
-            return
-        self._group.handle(event)
+        if self._group is not None and not self._group.is_over:
+            self._group.handle(event)
+        elif isinstance(event, LockRequested):
+            raise LockError(f"lock {event.name!r}: this replica is no member of its group now")
 
     def lock(self, name: str, lease_ms: int = 0) -> AbstractAsyncContextManager[Grant]:
         """Have a named lock of the group, alone. ``lease_ms``: it ends by itself after so much time of the
