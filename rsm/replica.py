@@ -395,7 +395,7 @@ class Replica(Surveyor, Generic[M]):
                 self._spawn(self._handover.save_now(intake, disk, self._group))
         if intake.is_current:
             self._reads.end()
-        self._alarm.set(self.executor.alarm_at, first=self._watch.is_handler(me))
+        self._alarm.set(self.executor, first=self._watch.is_handler(me))
         self._applied.reached(self.executor.applied)
 
     def _resume(self, intake: Intake) -> None:
@@ -605,7 +605,7 @@ class Replica(Surveyor, Generic[M]):
         return self._group.submit(messages).first_seq
 
     def _order_a_slot(self) -> None:
-        if self.is_serving and not self._stopping:
+        if self.is_serving and not self._stopping and not self._calls.outstanding:
             self._calls.mention(envelope.BARRIER)
 
     def _tell_lock(self, event: LockRequested | LockReleased) -> None:
