@@ -574,11 +574,9 @@ class Replica(Surveyor, Generic[M]):
     # -- how it stands ---------------------------------------------------------------------------
 
     def status(self) -> ReplicaStatus:
-        over = self._over
-        failure = over.exception() if over.done() and not over.cancelled() else None
         standing, driver = self._standing(), self._driver.stats()
         return self._watch.status(
-            self.address, standing, self._intake, self._calls, self._group, driver, self._disk, failure
+            self.address, standing, self._intake, self._calls, self._group, driver, self._disk, self._over
         )
 
     def _standing(self) -> Standing:
