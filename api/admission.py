@@ -8,13 +8,18 @@ bounded as well; beyond that it is told at once.
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
 
 from api.problems import Problem
 from api.settings import GatewaySettings
 
-_BUSY: Final = Problem("overloaded", "too many requests are under way; try again")
-_STOPPING: Final = Problem("stopping", "this gateway stops; ask another one")
+
+def _busy() -> Problem:
+    """Made anew each time: an error that is raised again holds on to everybody it was raised for."""
+    return Problem("overloaded", "too many requests are under way; try again")
+
+
+def _stopping() -> Problem:
+    return Problem("stopping", "this gateway stops; ask another one")
 
 
 class Admission:
@@ -44,7 +49,7 @@ class Admission:
     def aside(self) -> Iterator[None]:
         """A request that waits for long, and needs nothing meanwhile, makes room for another; so many may."""
         if self.waiting >= self._waiting_most:
-            raise _BUSY
+            raise _busy()
         self.waiting += 1
         self.under_way -= 1
         try:
@@ -53,14 +58,18 @@ class Admission:
             self.under_way += 1
             self.waiting -= 1
 
+    def check_stopping(self) -> None:
+        if self.stopping:
+            raise _stopping()
+
     async def refusal(self) -> Problem:
         """What to say to who did not get in, when it is time to say it."""
         if self.stopping:
-            return _STOPPING
+            return _stopping()
         if self.held < self._held_most:
             self.held += 1
             try:
                 await asyncio.sleep(self._held_s)
             finally:
                 self.held -= 1
-        return _BUSY
+        return _busy()

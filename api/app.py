@@ -96,7 +96,6 @@ class Gateway:
         """Nothing more is let in, and streams end; what is under way goes on."""
         self.parts.admission.stopping = True
         self.parts.watches.stop()
-        self.parts.surveys.close()
         await self.parts.store.stop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -149,6 +148,7 @@ class Gateway:
 
     async def _answer(self, path: bytes, scope: Scope, receive: Receive, send: Send) -> tuple[str, int]:
         admission = self.parts.admission
+        scope["path"] = path.decode("latin-1")  # routes go by what was sent, as rights do; keys are any bytes
         noted = _Noted(send)
         headers = hot.headers_of(scope)
         try:

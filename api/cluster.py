@@ -112,10 +112,6 @@ class Surveys:
         """Something was ordered: what was known before is old."""
         self._latest = None
 
-    def close(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
-
 
 def shape_of(picture: Picture, latest: ReplicaStatus) -> ClusterShape:
     """``latest`` has the latest view; counters are sums over all who answered."""

@@ -49,6 +49,7 @@ KINDS: Final[dict[str, Kind]] = {
     "not_a_number": Kind(409, "The value is no number"),
     "out_of_range": Kind(409, "The number would leave its 64 bits"),
     "member_runs": Kind(409, "The member runs, and would come back"),
+    "order_refused": Kind(409, "A replica refuses what was ordered"),
     "no_log": Kind(409, "The replicas keep no log"),
     "compacted": Kind(410, "That much history is not retained"),
     "conflict": Kind(412, "The key is at another revision"),
@@ -131,7 +132,7 @@ def problem_of(error: Exception) -> Problem:
                 f"{error}; look at the state, or repeat it with the Idempotency-Key it had",
             )
         case OrderRefused():
-            return Problem(error.code if error.code in KINDS else "member_runs", str(error))
+            return Problem(error.code if error.code in KINDS else "order_refused", str(error))
         case TimeoutError():
             return Problem("no_primary", "no replica that has a majority answered in time; try again")
         case MessageTooLarge() | Refused(refusal=Refusal.TOO_LARGE):

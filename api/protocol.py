@@ -1,12 +1,13 @@
 """A connection to a client, bounded in everything: uvicorn's, which has no such bounds of its own.
 
-A head has a time and a size. What still comes of a body whose request is answered is thrown away, so that the
-client gets to read the answer, but not for ever. Who does not take what is sent is left. Bytes that are no
-HTTP get a problem like all other errors.
+A head has a time and a size. What still comes of a request that is answered is thrown away, so that the
+client gets to read the answer and not that the connection was reset; but not for ever. Who does not take
+what is sent is left. Bytes that are no HTTP get a problem like all other errors.
 """
 
 import asyncio
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final, Protocol, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
@@ -34,6 +35,15 @@ def protocol_for(settings: GatewaySettings) -> type[asyncio.Protocol]:
     return Configured
 
 
+class _Leaving:
+    """The transport of a request that is the last of its connection."""
+
+    def __init__(self, transport: asyncio.Transport, hang_up: Callable[[], None]) -> None:
+        self.write = transport.write
+        self.is_closing = transport.is_closing
+        self.close = hang_up
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """``bounds`` is set by ``protocol_for``."""
 
@@ -45,6 +55,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = 0  # that came of a head that is not complete
         self._fields_bytes = 0  # of its parts that are
         self._lingered = 0
+        self._is_leaving = False
         self._timer: asyncio.TimerHandle | None = None  # of a head, or of what is thrown away
         self._stalled: asyncio.TimerHandle | None = None
 
@@ -64,6 +75,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
+            return
+        if self._is_leaving:
+            self._throw_away(data)
             return
         if self._in_head:
             if self._timer is None:
@@ -114,14 +128,19 @@ class BoundedProtocol(HttpToolsProtocol):
         self._lingered = 0
         self._stop_waiting()
         super().on_headers_complete()
+        if not self.cycle.keep_alive:
+            self.cycle.transport = cast(asyncio.Transport, _Leaving(self.transport, self.hang_up))
 
     def on_body(self, body: bytes) -> None:
         if self.cycle.response_complete:
-            self._lingered += len(body)
-            if self._lingered > LINGER_BYTES:
-                self.abort()
-            return
-        super().on_body(body)
+            self._throw_away(body)
+        else:
+            super().on_body(body)
+
+    def _throw_away(self, data: bytes) -> None:
+        self._lingered += len(data)
+        if self._lingered > LINGER_BYTES:
+            self.abort()
 
     def on_message_complete(self) -> None:
         self._in_head = True
@@ -129,8 +148,10 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        if self._is_leaving:
+            return
         if not self._in_head:
-            self._wait(LINGER_SECONDS, self.transport.close)
+            self._wait(LINGER_SECONDS, self.abort)
         super().on_response_complete()
 
     # -- ends ------------------------------------------------------------------------------------
@@ -168,7 +189,20 @@ class BoundedProtocol(HttpToolsProtocol):
             ]
             lines = [STATUS_LINE[problem.status], *(b"%s: %s\r\n" % header for header in headers)]
             self.transport.write(b"".join([*lines, b"\r\n", body]))
-        self.transport.close()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Say that this is all; if the client is still sending, close when it has ended, or after a while."""
+        if self.transport.is_closing() or self._is_leaving:
+            return
+        if self._in_head and not self._head_bytes:
+            self.transport.close()
+            return
+        self._is_leaving = True
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._wait(LINGER_SECONDS, self.abort)
 
     def _answers_under_way(self) -> bool:
         cycle: RequestResponseCycle | None = self.cycle

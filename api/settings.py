@@ -27,7 +27,7 @@ class GatewaySettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="RSM_GATEWAY_", extra="forbid", frozen=True)
 
-    bind: Annotated[str, Field(description="Address and port of HTTP.")] = "127.0.0.1:8400"
+    bind: Annotated[str, Field(description="Address and port of HTTP.")] = "127.0.0.1:8080"
     tokens: Annotated[Path | None, Field(description="Who may do what; none: everybody everything.")] = None
     insecure: Annotated[bool, Field(description="Serve others than this machine without tokens.")] = False
     tls_cert: Annotated[Path | None, Field(description="Certificate chain, PEM.")] = None

@@ -60,7 +60,7 @@ def read_tokens(path: Path) -> list[Token]:
     numbered = [(number, line.partition("#")[0].strip()) for number, line in enumerate(lines, 1)]
     found = [_read_line(line, f"tokens: {path}, line {number}") for number, line in numbered if line]
     if not found:
-        raise ConfigurationError(f"tokens: {path}: there is none; make one with `rsm gateway token`")
+        raise ConfigurationError(f"tokens: {path}: there is none; make one with `rsm token new`")
     if len(found) > TOKENS_MAX:
         raise ConfigurationError(f"tokens: {path}: {len(found)}, more than {TOKENS_MAX}")
     return found

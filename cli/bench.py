@@ -1,6 +1,5 @@
 """`rsm bench`: what the ring reaches here, beside what the machine can carry and what others reach on it."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +24,7 @@ from bench.workers import Placement
 from cli.bench_common import (
     FAILED,
     AsJson,
+    Chosen,
     InFlight,
     Pin,
     Rounds,
@@ -45,6 +45,7 @@ from cli.bench_common import (
     senders_of,
     shown,
 )
+from cli.bench_http import http_command, overload_command
 from cli.bench_peers import app as peers
 from cli.bench_tables import (
     NETWORK_COLUMNS,
@@ -237,12 +238,6 @@ def ordering_command(
     seal = "sealed" if sealed else "plain"
     title = f"{size} B, {plan.senders} of {sites} sending, {qos}, {transport.value}, {seal}"
     print_result(result, [rates_table(title, rates), latencies_table(waits)], as_json=as_json)
-
-
-class Chosen(StrEnum):
-    MEMORY = "memory"
-    DURABLE = "durable"
-    BOTH = "both"
 
 
 @app.command(name="machine")
@@ -507,3 +502,7 @@ def network_command(
         result = battery.run(plan, step, told, nothing)
     print_result(result, [table], as_json=as_json)
     raise typer.Exit(FAILED if Verdict.FAILED in verdicts else 0)
+
+
+app.command(name="http")(http_command)
+app.command(name="overload")(overload_command)

@@ -26,6 +26,12 @@ class Transport(StrEnum):
     MULTICAST = "multicast"
 
 
+class Chosen(StrEnum):
+    MEMORY = "memory"
+    DURABLE = "durable"
+    BOTH = "both"
+
+
 Size = Annotated[int, typer.Option(help=f"Bytes in a message, {raw.SIZE_MIN} to {ordering.SIZE_MAX}.")]
 Sizes = Annotated[str, typer.Option(help="Bytes in a message; several, separated by commas.")]
 Seconds = Annotated[float, typer.Option(min=0.1, max=3600, help="How long each measurement sends.")]

@@ -25,11 +25,13 @@ from cli.bench_common import (
     numbers_of,
     shown,
 )
+from cli.bench_http import etcd_command
 from cli.bench_tables import console, contest_table, print_result, pysyncobj_table, tell_complaints
 
 app = typer.Typer(
     help="Other products under the same workload.", no_args_is_help=True, rich_markup_mode="rich"
 )
+app.command(name="etcd")(etcd_command)
 
 
 @app.command(name="corosync")

@@ -57,12 +57,14 @@ def demo(
         ),
     ] = None,
 ) -> None:
-    """Run a replicated key-value store on this machine: three replicas with disks and a gateway, each a
-    process of its own. Try it with curl, kill a replica, and see that it goes on.
+    """Run a replicated key-value store on this machine: three replicas with
+    disks and a gateway, each a process of its own. Try it with curl, kill a
+    replica, and see that it goes on.
 
-    Uses 127.0.0.1 only, and leaves nothing behind but what --dir names. With --script it plays a story by
-    itself, on free ports: writes, conflicts, a transaction, a watch, kill -9 of a replica and of all. The
-    exit code is then 0 only if every step held. `rsm story` shows the protocol underneath.
+    Uses 127.0.0.1 only, and leaves nothing behind but what --dir names. With
+    --script it plays a story by itself, on free ports: writes, conflicts, a
+    transaction, a watch, kill -9 of a replica and of all. The exit code is then
+    0 only if every step held. `rsm story` shows the protocol underneath.
     """
     console = Console(highlight=False)
     if script is None:

@@ -59,15 +59,20 @@ def gateway(
     tls_cert: Certificate = None,
     tls_key: PrivateKey = None,
     insecure: Insecure = False,
-    log_format: Annotated[LogFormat, typer.Option(envvar="RSM_LOG_FORMAT")] = LogFormat.AUTO,
-    log_level: Annotated[LogLevel, typer.Option(envvar="RSM_LOG_LEVEL")] = LogLevel.INFO,
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(envvar="RSM_LOG_FORMAT", help="For people or machines; auto: does a person look?"),
+    ] = LogFormat.AUTO,
+    log_level: Annotated[
+        LogLevel, typer.Option(envvar="RSM_LOG_LEVEL", help="From which level on events are logged.")
+    ] = LogLevel.INFO,
 ) -> None:
-    """Serve the key-value store of a group over HTTP until Ctrl-C or SIGTERM; what is under way is finished
-    first. A second signal stops it at once.
+    """Serve the key-value store of a group over HTTP until Ctrl-C or SIGTERM;
+    what is under way is finished first. A second signal stops it at once.
 
-    A gateway keeps nothing: run as many as you like, wherever the replicas can be reached. Prints a line with
-    its URL when it serves, and logs to stderr. Further settings come from RSM_GATEWAY_… variables
-    (docs/http.md).
+    A gateway keeps nothing: run as many as you like, wherever the replicas can
+    be reached. Prints a line with its URL when it serves, and logs to stderr.
+    Further settings come from RSM_GATEWAY_… variables (docs/http.md).
 
       rsm gateway -c site-1.toml --bind 127.0.0.1:8080
     """

@@ -84,8 +84,8 @@ def put(
 ) -> None:
     """Write a key.
 
-    Exit codes: 0 written, 1 refused, as by --if-match, 2 a wrong call, 4 the outcome is unknown, 5 nobody
-    serves.
+    Exit codes: 0 written, 1 refused, as by --if-match, 2 a wrong call, 4 the
+    outcome is unknown, 5 nobody serves.
 
       rsm kv put greeting hello
 
@@ -129,8 +129,8 @@ def delete(
 ) -> None:
     """Delete a key, or all that begin with a prefix.
 
-    Exit codes: 0 deleted, 1 there was none, or it was refused, 2 a wrong call, 4 the outcome is unknown, 5
-    nobody serves.
+    Exit codes: 0 deleted, 1 there was none, or it was refused, 2 a wrong call,
+    4 the outcome is unknown, 5 nobody serves.
 
       rsm kv del greeting
 
@@ -184,7 +184,8 @@ def ls(
 ) -> None:
     """List keys in order.
 
-    A page of it is of one moment, all of it need not be: what is written meanwhile may be there or not.
+    A page of it is of one moment, all of it need not be: what is written
+    meanwhile may be there or not.
 
       rsm kv ls users/ --keys-only
     """
@@ -270,10 +271,12 @@ def txn(
     file: Annotated[str, typer.Argument(help="JSON with compare, then, else; - is the standard input.")],
     once: Once = "",
 ) -> None:
-    """Carry out a transaction: if all comparisons hold `then`, otherwise `else`; at once, and all or nothing.
+    """Carry out a transaction: if all comparisons hold `then`, otherwise
+    `else`; at once, and all or nothing.
 
-    Prints the answer as JSON. Exit codes: 0 `then` was carried out, 1 `else` was, or it was refused, 2 a
-    wrong call, 4 the outcome is unknown, 5 nobody serves.
+    Prints the answer as JSON. Exit codes: 0 `then` was carried out, 1 `else`
+    was, or it was refused, 2 a wrong call, 4 the outcome is unknown, 5 nobody
+    serves.
 
       echo '{"compare": [], "then": [{"op": "put", "key": "a", "value": "1"}], "else": []}' | rsm kv txn -
     """
@@ -301,10 +304,12 @@ def watch(
     hexadecimal: Hex = False,
     output: Output = "table",
 ) -> None:
-    """Print every change of a key, or of all that begin with a prefix, until Ctrl-C.
+    """Print every change of a key, or of all that begin with a prefix, until
+    Ctrl-C.
 
-    Goes on by itself, and misses nothing, when a gateway or a replica goes away; it gives up when nobody is
-    there for --timeout. With -o json each event is a line.
+    Goes on by itself, and misses nothing, when a gateway or a replica goes
+    away; it gives up when nobody is there for --timeout. With -o json each
+    event is a line.
 
       rsm kv watch --prefix users/ --since 120
     """

@@ -74,9 +74,10 @@ def grant(
     once: Once = "",
     output: Output = "table",
 ) -> None:
-    """Grant a lease, and print its id. Keys are written with it (rsm kv put --lease), locks taken with it.
+    """Grant a lease, and print its id. Keys are written with it (rsm kv put
+    --lease), locks taken with it.
 
-    rsm leases grant 30s
+      rsm leases grant 30s
     """
     check_output(output)
     said = _ask(access, "POST", "/v1/leases", body={"ttl": ttl}, once=once)
@@ -170,11 +171,11 @@ def acquire(
     hexadecimal: Hex = False,
     output: Output = "table",
 ) -> None:
-    """Take a lock. Prints the lease that holds it, and the token of the grant: give that to whatever the lock
-    protects, and let it refuse older ones.
+    """Take a lock. Prints the lease that holds it, and the token of the grant:
+    give that to whatever the lock protects, and let it refuse older ones.
 
-    Exit codes: 0 it is held, 1 somebody else has it, 2 a wrong call, 4 the outcome is unknown, 5 nobody
-    serves.
+    Exit codes: 0 it is held, 1 somebody else has it, 2 a wrong call, 4 the
+    outcome is unknown, 5 nobody serves.
 
       rsm locks acquire printer --ttl 30s --wait 10s
     """

@@ -59,11 +59,13 @@ def status(
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Draw it anew every second.")] = False,
 ) -> None:
-    """Show how a group stands. With -c every founder and contact is asked; with --endpoint a gateway, over
-    HTTP; with --data, and without a key, one replica.
+    """Show how a group stands. With -c every founder and contact is asked; with
+    --endpoint a gateway, over HTTP; with --data, and without a key, one
+    replica.
 
-    The exit code is 0 if a majority of those asked serves in one view (--endpoint: if there is a primary
-    view), else 1; 5 if no gateway is there. --watch goes on until Ctrl-C, and then ends with 0.
+    The exit code is 0 if a majority of those asked serves in one view
+    (--endpoint: if there is a primary view), else 1; 5 if no gateway is there.
+    --watch goes on until Ctrl-C, and then ends with 0.
 
       rsm status --watch -c site-1.toml
     """

@@ -30,8 +30,9 @@ def new(
 ) -> None:
     """Make a token, print it, and append its hash to the file.
 
-    It is shown this once: the file has only what it takes to recognise it. A gateway that runs takes it from
-    the file within a second. To take a token back, delete its line.
+    It is shown this once: the file has only what it takes to recognise it. A
+    gateway that runs takes it from the file within a second. To take a token
+    back, delete its line.
 
       rsm token new alice --scope read --scope write --tokens tokens
     """

@@ -81,7 +81,7 @@ class Calls:
         self._blocked = False  # nothing is taken at present: a full window, a place that is not there yet
         self._most = BATCH_MESSAGES  # that the window has lately had room for at once
         self._over: Exception | None = None
-        self.answered = 0  # the latest slot that was answered here
+        self.seen = 0  # the latest slot of which an answer has come
 
     @property
     def outstanding(self) -> int:
@@ -313,6 +313,7 @@ class Calls:
         nobody can have ordered a copy of them. ``origin``: site and view of who says so, if it is not this
         process. Returns how many of them were calls that waited here."""
         sent = self._sent
+        self.seen = max(self.seen, first_ts + len(replies) - 1)
         asked = alike = 0  # calls of one turn, one behind the other
         before = len(sent)
         for offset, reply in enumerate(replies):
@@ -333,8 +334,6 @@ class Calls:
                 ts = repeats.get(ts, ts) if repeats else ts
                 call.future.set_result(Answer(ts, reply) if origin is None else Told(ts, reply, *origin))
         self._measured(asked, alike)
-        if before > len(sent):
-            self.answered = max(self.answered, first_ts + len(replies) - 1)
         return before - len(sent)
 
     def _measured(self, asked: int, count: int) -> None:

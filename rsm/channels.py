@@ -6,10 +6,12 @@ from ordering.driver import Driver
 from ordering.errors import ConfigurationError
 from ordering.sealing import Keyring
 from ordering.transports.addresses import parse_address, parse_endpoint
-from ordering.transports.bulk_tcp import BulkHandler, BulkServer, serve_bulk
+from ordering.transports.bulk_tcp import BulkHandler, BulkLimits, BulkServer, serve_bulk
 from rsm.config import ReplicaConfig
 
 _PORT_TRIES: Final = 20
+# More than clients may have at once, for their calls and their links: a state must find its way all the same.
+_LIMITS: Final = BulkLimits(connections_max=128)
 
 
 async def open_channels(
@@ -27,7 +29,7 @@ async def open_channels(
         )
         port = asked.port or parse_address(driver.address).endpoint.port
         try:
-            return driver, await serve_bulk(asked.host, port, keyring, serve, boot=boot)
+            return driver, await serve_bulk(asked.host, port, keyring, serve, boot=boot, limits=_LIMITS)
         except OSError as error:
             driver.close()
             if asked.port or attempt == _PORT_TRIES:

@@ -11,14 +11,13 @@ replicated session. What fits no datagram goes over the bulk channel (``far_call
 """
 
 import asyncio
-import contextlib
 import secrets
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any, Generic, ParamSpec, Self, TypeAlias, TypeVar, Unpack, cast
+from typing import Annotated, Any, Final, Generic, ParamSpec, Self, TypeAlias, TypeVar, Unpack, cast
 
 import msgspec
 from pydantic import Field, model_validator
@@ -27,7 +26,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from ordering.caller import CallRequested
 from ordering.caller_driver import CallerDriver, Outcome
 from ordering.effects import CallAnswered, CallFailed
-from ordering.errors import OrderingError
+from ordering.errors import MessageTooLarge, OrderingError, Overloaded
 from ordering.naming import group_id
 from ordering.pieces import PACKET_OVERHEAD
 from ordering.transports.addresses import default_packet_bytes
@@ -51,6 +50,10 @@ T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
 
+AHEAD_SECONDS: Final = 0.25  # between two looks for a slot that is still to come
+LINK_TRIES: Final = 2  # links that a read is given to before it is ordered
+RELINK_SECONDS: Final = 0.1
+
 
 class ClientConfig(BaseSettings):
     """Where the group is, and how to speak to it."""
@@ -64,7 +67,7 @@ class ClientConfig(BaseSettings):
     insecure: bool = False
     timeout: Annotated[float | None, Field(gt=0, description="Seconds for each call.")] = None
     outstanding_max: Annotated[int, Field(ge=1)] = 4096
-    message_bytes_max: Annotated[int, Field(ge=64)] = 1 << 20
+    message_bytes_max: Annotated[int, Field(ge=64)] = 2 << 20
     ring: Annotated[dict[str, Any], Field(description="Settings of the ordering engine.")] = {}
 
     @model_validator(mode="after")
@@ -89,7 +92,7 @@ class Client(Surveyor, Generic[M]):
         self._calls: Calls
         self._far: FarCalls
         self._link: Link
-        self._seen = 0  # the latest slot that was read here
+        self._chain = 0  # in which a read was answered here
 
     async def __aenter__(self) -> Proxy[M]:
         await self.open()
@@ -186,23 +189,57 @@ class Client(Surveyor, Generic[M]):
 
     async def query(self, query: msgspec.Struct, consistency: Consistency, after: int) -> Reading:
         """Of the linked replica, without a slot; where there is no link, ordered like a command, which is
-        as good as linearizable. Who takes it stale is also served while nothing can be ordered."""
+        as good as linearizable. Who takes it stale is also served while nothing can be ordered. A slot that
+        nobody was answered yet is waited for."""
         message = self._language.encode_query(query)
-        link = self._link
-        after = max(after, self._seen, self._calls.answered)
         while consistency is Consistency.STALE:
-            await link.up(stale=True)
-            with contextlib.suppress(LinkLost):
-                return self._noted(await link.read(message, consistency))
-        if link.is_up:
-            with contextlib.suppress(LinkLost):
-                return self._noted(await link.read(message, consistency, after))
+            await self._link.up(stale=True)
+            with suppress(LinkLost):
+                return self._noted(await self._link.read(message, consistency), consistency)
+        while True:
+            reading = await self._current(message, consistency, after)
+            if consistency is Consistency.LINEARIZABLE or reading.timestamp >= after:
+                return reading
+            await asyncio.sleep(AHEAD_SECONDS)
+
+    async def _current(self, message: bytes, consistency: Consistency, after: int) -> Reading:
+        link = self._link
+        for _ in range(LINK_TRIES):
+            if not link.is_up:
+                break
+            try:
+                return await self._linked(message, consistency, after)
+            except LinkLost as lost:
+                if not lost.is_broken:
+                    break
+                with suppress(TimeoutError):  # most often another is there at once, and needs no slot
+                    async with asyncio.timeout(RELINK_SECONDS):
+                        await link.up()
+            except (Overloaded, MessageTooLarge):
+                break
         link.begin()
         answer = await self._calls.send(message)
-        return self._noted(Reading(answer.reply, answer.ts, 0.0, *self.origin(answer)))
+        return Reading(answer.reply, answer.ts, 0.0, *self.origin(answer))
 
-    def _noted(self, reading: Reading) -> Reading:
-        self._seen = max(self._seen, reading.timestamp)
+    async def _linked(
+        self, message: bytes, consistency: Consistency, after: int, *, wait: bool = False
+    ) -> Reading:
+        """Nothing that was answered here is missed. In a chain of which nothing was, slots that were seen
+        mean nothing: there the first read is linearizable."""
+        link, calls = self._link, self._calls
+        if link.chain != self._chain:
+            if self._chain:
+                self._chain = calls.seen = 0
+            if not wait:
+                consistency = Consistency.LINEARIZABLE
+        after = max(after, calls.seen) if self._chain else after
+        return self._noted(await link.read(message, consistency, after, wait=wait), consistency)
+
+    def _noted(self, reading: Reading, consistency: Consistency) -> Reading:
+        if consistency is Consistency.LINEARIZABLE:
+            self._chain = reading.chain
+        if reading.chain == self._chain:
+            self._calls.seen = max(self._calls.seen, reading.timestamp)
         return reading
 
     def origin(self, answer: Answer) -> Origin:
@@ -218,12 +255,14 @@ class Client(Surveyor, Generic[M]):
         """What a feed has, and everything that comes behind it, from whichever replica; see ``feeds``."""
         return follow(self.catalogue.query(method.__name__), args, kwargs, self._next_of_feed)
 
-    async def _next_of_feed(self, query: msgspec.Struct) -> bytes:
+    async def _next_of_feed(self, query: msgspec.Struct, latest: Reading | None) -> Reading:
         message = self._language.encode_query(query)
+        link = self._link
         while True:
-            await self._link.up()
-            with contextlib.suppress(LinkLost):
-                return (await self._link.read(message, Consistency.SEQUENTIAL, wait=True)).reply
+            await link.up()
+            after = latest.timestamp if latest is not None and latest.chain == link.chain else 0
+            with suppress(LinkLost):
+                return await self._linked(message, Consistency.SEQUENTIAL, after, wait=True)
 
     async def held(self, ts: int, voters: int) -> Held | None:
         return await self._far.held(ts, voters)

@@ -56,7 +56,7 @@ class ReplicaConfig(BaseSettings):
         int, Field(ge=0, description="At most so much of a state is sent; 0: no limit.")
     ] = 0
     outstanding_max: Annotated[int, Field(ge=1, description="Own calls without an answer.")] = 16_384
-    message_bytes_max: Annotated[int, Field(ge=64, description="The largest call, encoded.")] = 1 << 20
+    message_bytes_max: Annotated[int, Field(ge=64, description="The largest call, encoded.")] = 2 << 20
     session_ms: Annotated[int, Field(ge=1, description="A session ends when idle so long.")] = 600_000
     sessions_max: Annotated[int, Field(ge=1, description="Sessions of the whole group.")] = 10_000
     metrics: Annotated[str, Field(description="Where to serve /metrics and /healthz; none: nowhere.")] = ""

@@ -10,6 +10,7 @@
     │   ├── CommandFailed      the command raised something else, at every replica
     │   └── Refused            it was not executed
     ├── NotHeld                it was executed and stays, but fewer voters hold it than were asked for
+    ├── ChainChanged           what was followed went on in another chain: begin anew
     ├── OutcomeUnknown         it was executed, or will be, or neither: nobody here can tell
     └── Halted                 this replica must not go on
         ├── MismatchedMachine  the group runs another machine, or another version of it
@@ -99,6 +100,10 @@ class NotHeld(RsmError):
         self.value = value
         self.timestamp = timestamp
         self.qos = qos
+
+
+class ChainChanged(RsmError):
+    """Survivors of a lost majority go on without what only the others had, under the same slots (R9)."""
 
 
 class OutcomeUnknown(RsmError):

@@ -61,7 +61,13 @@ class Group(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     announced: dict[SiteId, Announced] = {}
     checkpoints: dict[int, dict[SiteId, int]] = {}
     view: GroupView | None = None
+    alarm: int | None = None  # when the machine wanted to be woken, NEVER if not; None: it was not asked
     sessions: list[Session] = []
+
+    @property
+    def chain(self) -> int:
+        """0 before the first view."""
+        return 0 if self.view is None else self.view.chain
 
 
 class Executor:
@@ -85,6 +91,7 @@ class Executor:
         self.defects: dict[str, int] = {}  # exceptions that commands raised here, by method and type
         self._has_alarm = type(machine).alarm is not StateMachine.alarm
         self.alarm_at = NEVER
+        self.alarms = 0  # that went off here, and raised nothing
         self._set_alarm()
 
     @property
@@ -124,12 +131,12 @@ class Executor:
         most = group.limits.reply_bytes_max
         executed: list[bytes] = []
         slots: list[int] = []
+        digested = 0
         for ts, message in enumerate(messages, first):
             context.timestamp = ts
             if time >= self.alarm_at:
-                self._result("on_alarm", self.machine.on_alarm)
-                self._failure = b""
-                self._set_alarm()
+                self._digest(executed[digested:], self._ring(ts))
+                digested = len(executed)
             read = decode(message)
             kind = type(read)
             if (kind is execute or kind is Unread) and group.version:
@@ -154,21 +161,34 @@ class Executor:
                 reply = self._apply_other(read, ts, delivery.source, is_call=bool(delivery.calls))
             replies.append(reply)
         context.session = 0
-        results = b"".join(executed)
-        group.digest = google_crc32c.extend(group.digest, results)
+        self._digest(executed[digested:] if digested else executed)
         if slots:
-            large = len(results) > RESULT_KEPT * len(slots)
+            large = sum(map(len, executed)) > RESULT_KEPT * len(slots)
             self._recent.append((slots, list(map(google_crc32c.value, executed)) if large else executed))
+
+    def _digest(self, results: Sequence[bytes], rest: bytes = b"") -> None:
+        self.group.digest = google_crc32c.extend(self.group.digest, b"".join(results) + rest)
+
+    def _ring(self, ts: int) -> bytes:
+        """Call the alarm. What is returned stands for it in the digest: it must go off everywhere."""
+        self.context.session = 0
+        self._result("on_alarm", self.machine.on_alarm)
+        failure, self._failure = self._failure, b""
+        self.alarms += not failure
+        self._set_alarm()
+        return b"alarm %d " % ts + failure
 
     def _set_alarm(self) -> None:
         """When is the machine to be woken? One that cannot say is not."""
         if self._has_alarm:
             try:
                 at = self.machine.alarm()
+                if at is not None and type(at) is not int:
+                    raise TypeError(f"alarm: {type(at).__name__}, not int or None")
             except Exception as error:  # noqa: BLE001 - a defect of the machine, alike at every replica
                 self._failed("alarm", error)
                 self._failure, at = b"", None
-            self.alarm_at = NEVER if at is None else at
+            self.alarm_at = NEVER if at is None else min(max(at, 0), NEVER)
 
     def _apply_other(self, read: Any, ts: int, source: SiteId, *, is_call: bool) -> bytes:
         match read:
@@ -195,8 +215,8 @@ class Executor:
 
     def _session_id(self, ts: int) -> int:
         """A timestamp is unique in its chain; a client may outlive that, and come to the next."""
-        chain = self.group.view.chain if self.group.view is not None else 0
-        return (ts + int.from_bytes(blake2b(str(chain).encode(), digest_size=8).digest())) % (1 << 63)
+        name = str(self.group.chain).encode()
+        return (ts + int.from_bytes(blake2b(name, digest_size=8).digest())) % (1 << 63)
 
     def _repeated(self, found: Answer | Refusal, ts: int) -> bytes:
         if isinstance(found, Refusal):
@@ -206,8 +226,9 @@ class Executor:
 
     def pass_slot(self, ts: int, time: int) -> None:
         """A slot with nothing for the machine in it: the time alone, or nothing at all."""
-        self.group.applied = max(self.group.applied, ts)
-        self.group.time = max(self.group.time, time)
+        group, context = self.group, self.context
+        group.applied = context.timestamp = max(group.applied, ts)
+        group.time = context.time_ns = max(group.time, time)
 
     def install(self, ts: int, chain: int, view: View, time: int, *, locks_only: bool) -> None:
         """A view takes its slot, and its place among the commands."""
@@ -222,7 +243,6 @@ class Executor:
         }
         if locks_only:
             return
-        context.timestamp, context.time_ns = ts, group.time
         self._result("on_view", lambda: self.machine.on_view(GroupView.of(ts, chain, view)))
         self._failure = b""
         self._set_alarm()
@@ -424,7 +444,8 @@ class Executor:
 
     def snapshot(self) -> Iterator[bytes]:
         """Everything that is replicated, as of ``applied``. Nothing may be applied until it is read."""
-        group = msgspec.structs.replace(self.group, sessions=self.sessions.dump())
+        alarm = self.alarm_at if self._has_alarm else None
+        group = msgspec.structs.replace(self.group, alarm=alarm, sessions=self.sessions.dump())
         yield from closed(group, self.machine.snapshot())
 
     def restore(self, chunks: Iterable[bytes]) -> None:
@@ -434,7 +455,8 @@ class Executor:
         self.sessions = Sessions(group.limits)
         self.sessions.load(group.sessions)
         group.sessions = []
-        self.context.view, self.context.time_ns = group.view, group.time
+        context = self.context
+        context.view, context.timestamp, context.time_ns = group.view, group.applied, group.time
         self._checkpoint_at = (group.applied // CHECKPOINT_SLOTS + 1) * CHECKPOINT_SLOTS
         self.check_machine()
         try:
@@ -442,7 +464,10 @@ class Executor:
         except Exception as error:
             raise StateLost(f"{self.catalogue.name}.restore: {type(error).__name__}: {error}") from error
         self._adopt()
-        self._set_alarm()
+        if group.alarm is None:
+            self._set_alarm()
+        else:  # asked again now it might say something else than it did, and go off at another slot
+            self.alarm_at = group.alarm
 
 
 def check_snapshot(make: Callable[[], Executor]) -> None:

@@ -19,7 +19,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from rsm import envelope
+from rsm.errors import ChainChanged
 from rsm.methods import Method
+from rsm.proxy import Reading
 
 T = TypeVar("T")
 
@@ -35,11 +37,21 @@ async def follow(
     method: Method,
     args: tuple[Any, ...],
     named: dict[str, Any],
-    next_of: Callable[[msgspec.Struct], Awaitable[bytes]],
+    next_of: Callable[[msgspec.Struct, Reading | None], Awaitable[Reading]],
 ) -> AsyncIterator[Feed[Any]]:
-    """``next_of`` gives the next reply to a query that is at its position, however long that takes."""
+    """``next_of`` gives the next reply to a query that is at its position, however long that takes, and of a
+    state that is not older than the reading before. One without events only moves the position."""
     query = method.bind(args, named)
+    latest: Reading | None = None
     while True:
-        feed: Feed[Any] = envelope.result_of(await next_of(query), method)
-        yield feed
+        reading = await next_of(query, latest)
+        if latest is not None and latest.chain != reading.chain:
+            raise ChainChanged(
+                "the group goes on in another chain, where slots stand for something else; read the state"
+                " anew, and follow from there"
+            )
+        latest = reading
+        feed: Feed[Any] = envelope.result_of(reading.reply, method)
+        if feed.events:
+            yield feed
         setattr(query, method.fields[0][0], feed.position)

@@ -8,6 +8,7 @@ import msgspec
 
 from ordering.driver import Group
 from ordering.effects import RequestState
+from ordering.errors import NotMember
 from ordering.events import BacklogReported, SnapshotSaved
 from rsm import pace
 from rsm.config import HANDLER, ReplicaConfig
@@ -76,7 +77,7 @@ class Handover:
         try:
             async with asyncio.timeout(DONOR_SECONDS):
                 await reached
-        except TimeoutError:
+        except (TimeoutError, NotMember):
             return None
         intake = intake_of()
         view = intake.executor.group.view

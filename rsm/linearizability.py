@@ -75,13 +75,13 @@ class Installed(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """Any other message in the same order, for machines that time alone changes (``alarm``)."""
+    """A slot in the same order with a message that was no command, or no new one: an alarm may go off."""
 
     ts: int
     time_ns: int = 0
 
 
-Ordered: TypeAlias = Executed | Installed | Passed
+Slot: TypeAlias = Executed | Installed | Passed
 
 
 class Judgement(StrEnum):
@@ -203,12 +203,13 @@ def witness(
     operations: Iterable[Operation],
     machine_type: type[StateMachine],
     *,
-    executed: Iterable[Ordered] | None = None,
+    executed: Iterable[Slot] | None = None,
 ) -> list[str]:
     """What is wrong with a history, at most twenty sentences; none: it is linearizable.
 
     ``executed`` is everything that replicas executed, in any order. Without it the operations themselves are
-    taken for all there was, which is right only if no operation of unknown outcome took effect.
+    taken for all there was, which is right only if no operation of unknown outcome took effect, and the
+    machine has no alarms.
     """
     return _Witness(list(operations), machine_type).check(None if executed is None else list(executed))
 
@@ -230,7 +231,7 @@ class _Witness:
         if len(self.problems) < PROBLEMS_MAX:
             self.problems.append(text)
 
-    def check(self, executed: list[Ordered] | None) -> list[str]:
+    def check(self, executed: list[Slot] | None) -> list[str]:
         order = self._from_operations() if executed is None else sorted(executed, key=lambda each: each.ts)
         self._check_once(order)
         self._check_found()
@@ -238,12 +239,12 @@ class _Witness:
         self._check_real_time()
         return self.problems
 
-    def _from_operations(self) -> list[Ordered]:
+    def _from_operations(self) -> list[Slot]:
         known = [each for each in self.commands if each.ts]
         known.sort(key=lambda each: each.ts)
         return [Executed(each.ts, each.client, each.request, each.method, each.arguments) for each in known]
 
-    def _check_once(self, order: Sequence[Ordered]) -> None:
+    def _check_once(self, order: Sequence[Slot]) -> None:
         """A slot has one command, and a request one slot."""
         last = 0
         for each in order:
@@ -272,7 +273,7 @@ class _Witness:
             elif (each.method, each.arguments) != (found.method, found.arguments):
                 self.fail(f"{describe(each)} was executed at {found.ts} as {_call_of(found)}")
 
-    def _replay(self, order: Sequence[Ordered]) -> None:
+    def _replay(self, order: Sequence[Slot]) -> None:
         model = self.model
         machine = model.machine_type()
         context = machine.context = Context()
@@ -282,6 +283,7 @@ class _Witness:
         answers = {(each.client, each.request): each for each in self.commands if each.reply}
         reads = iter(sorted(self.reads, key=lambda each: each.ts))
         read = next(reads, None)
+        alarm_at = self._alarm(machine)
         for each in order:
             while read is not None and read.ts < each.ts:
                 self._replay_read(machine, read)
@@ -291,12 +293,18 @@ class _Witness:
                 context.view, context.session = each.view, 0
                 if not each.locks_only:
                     self._look(machine, each.view)
+                    alarm_at = self._alarm(machine)
                 continue
-            self._wake(machine)
+            if context.time_ns >= alarm_at:
+                context.session = 0
+                with suppress(Exception):  # nobody's answer
+                    machine.on_alarm()
+                alarm_at = self._alarm(machine)
             if isinstance(each, Passed):
                 continue
             context.session = each.client
             reply = self._execute(machine, each, journal)
+            alarm_at = self._alarm(machine)
             said = answers.pop((each.client, each.request), None)
             if said is not None and not same_reply(said.reply, reply):
                 self.fail(f"slot {each.ts}: {describe(said)}; one machine gives {describe_reply(reply)}")
@@ -321,19 +329,20 @@ class _Witness:
         return reply
 
     @staticmethod
+    def _alarm(machine: StateMachine) -> int:
+        with suppress(Exception):
+            at = machine.alarm()
+            if type(at) is int:
+                return at
+        return NEVER
+
+    @staticmethod
     def _look(machine: StateMachine, view: GroupView) -> None:
         with suppress(Exception):  # a result like any other, and nobody's answer
             machine.on_view(view)
 
-    @staticmethod
-    def _wake(machine: StateMachine) -> None:
-        """If its time has come, before the message in whose slot it has."""
-        with suppress(Exception):  # as above; a machine that cannot say when has no alarm
-            alarm = machine.alarm()
-            if alarm is not None and alarm <= machine.context.time_ns:
-                machine.on_alarm()
-
     def _replay_read(self, machine: StateMachine, read: Operation) -> None:
+        machine.context.timestamp = max(machine.context.timestamp, read.ts)
         reply = self.model.call(machine, read.method, self.model.bind(read.method, read.arguments))
         if not same_reply(read.reply, reply):
             self.fail(
@@ -388,8 +397,10 @@ def black_box(
 
     ``key(method, arguments)`` says what an operation is about, where operations on different keys do not
     affect each other: each key's history is then searched by itself, which is far cheaper. A machine that
-    uses its context cannot be judged so, for nothing tells what the context was.
+    uses its context cannot be judged so, for nothing tells what the context was; nor can one with alarms.
     """
+    if machine_type.alarm is not StateMachine.alarm:
+        return Verdict(Judgement.GAVE_UP, "the machine changes with time alone")
     model = Model(machine_type)
     parts: dict[Hashable, list[Operation]] = {}
     for each in operations:

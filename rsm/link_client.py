@@ -1,9 +1,9 @@
 """A client's end of a link: reads that need no log, and feeds (``links``).
 
 The link is made when it is first needed, to one of the replicas, and kept. If it breaks, or the replica says
-that it does not serve, or an answer takes too long, another is asked; reads that were under way end with
-``LinkLost``, and whoever asked decides what to do. One that does not serve is kept for a moment, for stale
-reads: perhaps nobody serves.
+that it does not serve, or it has stopped to answer, another is asked; reads that were under way end with
+``LinkLost``, and whoever asked decides what to do. So does a single read that takes too long where others are
+answered. One that does not serve is kept for a moment, for stale reads: perhaps nobody serves.
 """
 
 import asyncio
@@ -14,10 +14,21 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from ordering.errors import BulkError
+from ordering.errors import BulkCorrupt, BulkError, MessageTooLarge, Overloaded
 from ordering.transports.bulk_tcp import BulkLimits, BulkStream
 from rsm.errors import RsmError
-from rsm.links import UNDER_WAY_MAX, Frames, Hello, Pulse, ReadAnswered, ReadLeft, ReadWanted, Said, framed
+from rsm.links import (
+    UNDER_WAY_MAX,
+    UNSENT_BYTES_MAX,
+    Frames,
+    Hello,
+    Pulse,
+    ReadAnswered,
+    ReadLeft,
+    ReadWanted,
+    Said,
+    framed,
+)
 from rsm.logs import logger
 from rsm.proxy import Consistency, Reading
 from rsm.transfer import Peer
@@ -26,7 +37,7 @@ log = logger(__name__)
 
 LINK_LIMITS: Final = BulkLimits(handshake_ms=1_000, idle_ms=2_500, stall_ms=2_500, linger_ms=500)
 PULSE_SECONDS: Final = 5.0
-ANSWER_SECONDS: Final = 1.0  # that a read may take before the link is left
+ANSWER_SECONDS: Final = 1.0  # that a read may take before it goes another way
 LOOK_SECONDS: Final = 0.1
 STALE_SECONDS: Final = 1.0  # on a replica that does not serve
 PAUSE_SECONDS: Final = 0.05  # when nobody takes the link; it doubles
@@ -35,7 +46,12 @@ SLACK_BYTES: Final = 4096
 
 
 class LinkLost(RsmError):
-    """There is no link, or not any more: ask another way."""
+    """There is no link, or not any more, or not for this read: ask another way. ``is_broken``: another link
+    may do."""
+
+    def __init__(self, message: str, *, is_broken: bool = False) -> None:
+        super().__init__(message)
+        self.is_broken = is_broken
 
 
 class _Read(NamedTuple):
@@ -54,7 +70,8 @@ class Link:
         reply_bytes_max: int,
         rng: Random,
     ) -> None:
-        self.hello: Hello | None = None  # of the replica that is linked
+        self.hello: Hello | None = None  # of the replica that is linked, or was
+        self._is_greeted = False  # over this link
         self.made = 0  # links so far
         self._addresses = addresses
         self._peer = peer
@@ -69,13 +86,18 @@ class Link:
         self._out = bytearray()
         self._wake = asyncio.Event()
         self._leave_at = 0.0
+        self._moved_at = 0.0  # when something of an answer has come
         self._closed = False
 
     # -- asking ----------------------------------------------------------------------------------
 
     @property
     def is_up(self) -> bool:
-        return self._up.is_set()
+        return self._up.is_set() and not self._closed
+
+    @property
+    def chain(self) -> int:
+        return 0 if self.hello is None else self.hello.chain
 
     def begin(self) -> None:
         """Make the link, if nobody has yet; it is there in a moment."""
@@ -85,15 +107,29 @@ class Link:
     async def up(self, *, stale: bool = False) -> None:
         """Returns when there is a link; ``stale``: to whomever."""
         self.begin()
-        await (self._stale if stale else self._up).wait()
+        if not self._closed:
+            await (self._stale if stale else self._up).wait()
+        self._check()
+
+    def _check(self) -> None:
+        if self._closed:
+            raise RsmError("this client was closed")
 
     async def read(
         self, message: bytes, consistency: Consistency, after: int = 0, *, wait: bool = False
     ) -> Reading:
         """What the linked replica answers, or ``LinkLost``, at once if there is no link."""
+        self._check()
         linked = self._stale if consistency is Consistency.STALE else self._up
-        if not linked.is_set() or len(self._reads) >= UNDER_WAY_MAX:
+        if not linked.is_set():
             raise LinkLost("there is no link to a replica at present")
+        assert self.hello is not None
+        if len(message) > self.hello.bytes_max:
+            raise MessageTooLarge(
+                f"the query has {len(message)} bytes, {self.hello.address} takes {self.hello.bytes_max}"
+            )
+        if len(self._reads) >= UNDER_WAY_MAX or len(self._out) >= UNSENT_BYTES_MAX:
+            raise Overloaded(f"{len(self._reads)} reads are under way; wait for some of them first")
         self._last += 1
         number = self._last
         wanted = ReadWanted(number, consistency, after, wait, message)
@@ -114,6 +150,8 @@ class Link:
     def close(self) -> None:
         self._closed = True
         self._lose("the client was closed")
+        self._up.set()
+        self._stale.set()  # who waits finds that there will be none
         if self._keeping is not None:
             self._keeping.cancel()
 
@@ -131,16 +169,18 @@ class Link:
             addresses = sorted(self._addresses())
             address = addresses[turn % len(addresses)]
             turn += 1
-            made = self.made
+            self._is_greeted = False
             try:
                 peer = msgspec.structs.replace(self._peer(address), limits=LINK_LIMITS)
                 async with peer.linked() as stream:
                     await self._use(stream)
             except BulkError as error:
                 log.debug("a link ended", peer=address, error=str(error))
+            except Exception as error:  # noqa: BLE001 - whatever one of them is: without this task there is no link
+                log.warning("a link failed", peer=address, error=f"{type(error).__name__}: {error}")
             finally:
                 self._lose(f"the link to {address} is gone")
-            if self.made > made:
+            if self._is_greeted:
                 pause = PAUSE_SECONDS
             elif turn % len(addresses) == 0:
                 await asyncio.sleep(pause * (1 + self._rng.random()))
@@ -148,7 +188,8 @@ class Link:
 
     async def _use(self, stream: BulkStream) -> None:
         """Until it breaks, is silent, or the replica does not serve."""
-        self._leave_at = self._loop.time() + STALE_SECONDS
+        self._moved_at = self._loop.time()
+        self._leave_at = self._moved_at + STALE_SECONDS
         sending = asyncio.ensure_future(self._send(stream))
         looking = asyncio.ensure_future(self._look(stream))
         frames = Frames(Said, self._bytes_max)
@@ -159,6 +200,8 @@ class Link:
                         return
                     if isinstance(said, ReadAnswered):
                         self._answered(said)
+                if frames.is_within:  # a long answer is coming
+                    self._moved_at = self._loop.time()
         finally:
             sending.cancel()
             looking.cancel()
@@ -169,7 +212,7 @@ class Link:
         """Whether to stay."""
         if not hello.stale:
             return False
-        self.hello = hello
+        self.hello, self._is_greeted = hello, True
         self._stale.set()
         now = self._loop.time()
         if not hello.serving:
@@ -182,15 +225,20 @@ class Link:
         return True
 
     def _answered(self, said: ReadAnswered) -> None:
+        hello = self.hello
+        if hello is None or not self._is_greeted:
+            raise BulkCorrupt("an answer came before the greeting")
         read = self._reads.pop(said.number, None)
         if read is None or read.future.done():
             return
-        assert self.hello is not None
         if said.reply:
-            reading = Reading(said.reply, said.ts, said.age_ns / 1e9, self.hello.address, self.hello.view)
-            read.future.set_result(reading)
+            self._moved_at = self._loop.time()
+            age_s = said.age_ns / 1e9
+            read.future.set_result(
+                Reading(said.reply, said.ts, age_s, hello.address, hello.view, hello.chain)
+            )
         else:
-            read.future.set_exception(LinkLost(f"{self.hello.address} cannot answer this read"))
+            read.future.set_exception(LinkLost(f"{hello.address} cannot answer this read"))
 
     async def _send(self, stream: BulkStream) -> None:
         try:
@@ -212,15 +260,22 @@ class Link:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             late = self._loop.time() - ANSWER_SECONDS
-            if any(not read.wanted.wait and read.since < late for read in self._reads.values()):
+            reads = [read for read in self._reads.values() if not read.wanted.wait and read.since < late]
+            if reads and self._moved_at < late:
                 stream.abort()
                 return
+            for read in reads:
+                self._say(framed(ReadLeft(read.wanted.number)))
+                self._end(read, LinkLost("the linked replica takes too long for this read"))
 
     def _lose(self, why: str) -> None:
         self._up.clear()
         self._stale.clear()
         self._out.clear()
-        reads, self._reads = self._reads, {}
-        for read in reads.values():
-            if not read.future.done():
-                read.future.set_exception(LinkLost(why))
+        for read in list(self._reads.values()):
+            self._end(read, LinkLost(why, is_broken=True))
+
+    def _end(self, read: _Read, why: LinkLost) -> None:
+        del self._reads[read.wanted.number]
+        if not read.future.done():
+            read.future.set_exception(why)

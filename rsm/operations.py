@@ -86,7 +86,7 @@ Read: TypeAlias = "Callable[[], asyncio.Future[None]]"
 
 async def perform(order: Order, site: Site, group: Group | None, read: Read) -> Outcome:
     """``read`` is done when the state here has everything that was answered to anybody before."""
-    chain = _chain_of(site)
+    chain = site.executor.group.chain
     if group is None or group.is_over or not chain:
         return _outcome(Progress.REFUSED, site, "this replica is no member now; ask another one")
     if chain != order.chain:
@@ -103,11 +103,6 @@ async def perform(order: Order, site: Site, group: Group | None, read: Read) -> 
         return _outcome(Progress.UNDER_WAY, site, _WAITING[type(order)])
     except OrderingError as error:
         return _outcome(Progress.REFUSED, site, str(error))
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        return _outcome(Progress.REFUSED, site, "this replica has just stopped serving; ask another one")
     return _outcome(Progress.DONE, site)
 
 
@@ -128,9 +123,11 @@ async def _perform(order: Order, site: Site, group: Group, read: Read) -> None:
                 group=group.name,
             )
             group.handle(ForkRequested())
-            while _chain_of(site) == chain:
+            while site.executor.group.chain == chain:
                 await site.when_applied(site.executor.applied + 1)
-            log.critical("it goes on in another chain", group=group.name, chain=f"{_chain_of(site):x}")
+            log.critical(
+                "it goes on in another chain", group=group.name, chain=f"{site.executor.group.chain:x}"
+            )
 
 
 _WAITING: Final[dict[type[Order], str]] = {
@@ -143,12 +140,7 @@ _WAITING: Final[dict[type[Order], str]] = {
 
 
 def _outcome(progress: Progress, site: Site, words: str = "") -> Outcome:
-    return Outcome(progress, _chain_of(site), site.executor.applied, words)
-
-
-def _chain_of(site: Site) -> int:
-    view = site.executor.group.view
-    return 0 if view is None else view.chain
+    return Outcome(progress, site.executor.group.chain, site.executor.applied, words)
 
 
 def _has(site: Site, subject: int) -> bool:

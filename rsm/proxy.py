@@ -67,13 +67,14 @@ class Changes(TypedDict, total=False):
 
 class Reading(msgspec.Struct, frozen=True):
     """The encoded answer to a query, and of which state. ``age_s``: when a majority was last heard.
-    ``replica`` has answered, in ``view``."""
+    ``replica`` has answered, in ``view`` of ``chain``, as far as that is known."""
 
     reply: bytes
     timestamp: int
     age_s: float = 0.0
     replica: str = ""
     view: str = ""
+    chain: int = 0
 
 
 class Fresh(msgspec.Struct, Generic[R], frozen=True):
@@ -259,4 +260,5 @@ class DetailedProxy(_Calling, Generic[M]):
             result, _ = await self._tell(method, args, kwargs)
             return result
 
+        self.__dict__[name] = bound
         return bound

@@ -6,8 +6,11 @@ number outlives the membership in which it was asked for: it is asked for again 
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from ordering.errors import NotMember
+
+_PRUNE_MIN: Final = 64
 
 
 class Reads:
@@ -80,14 +83,22 @@ class Reached:
 
     def __init__(self) -> None:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._prune_at = _PRUNE_MIN
+        self._over: NotMember | None = None
 
     def when(self, ts: int, applied: int) -> "asyncio.Future[None]":
-        """Done when everything up to slot ``ts`` is executed; cancelled if that will not be."""
+        """Done when everything up to slot ``ts`` is executed, or with an error if that will not be."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if applied >= ts:
             future.set_result(None)
+        elif self._over is not None:
+            future.set_exception(self._over)
+            future.exception()  # nobody has to ask
         else:
             self._waiting.append((ts, future))
+            if len(self._waiting) > self._prune_at:  # who waits and goes, while nothing is executed
+                self._waiting = [item for item in self._waiting if not item[1].done()]
+                self._prune_at = 2 * len(self._waiting) + _PRUNE_MIN
         return future
 
     def reached(self, applied: int) -> None:
@@ -98,7 +109,10 @@ class Reached:
                 future.set_result(None)
         self._waiting = [item for item in self._waiting if not item[1].done()]
 
-    def cancel(self) -> None:
+    def fail(self, error: Exception) -> None:
+        self._over = NotMember(f"this replica has stopped: {error}")
         for _, future in self._waiting:
-            future.cancel()
+            if not future.done():
+                future.set_exception(self._over)
+                future.exception()
         self._waiting.clear()

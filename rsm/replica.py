@@ -395,7 +395,7 @@ class Replica(Surveyor, Generic[M]):
                 self._spawn(self._handover.save_now(intake, disk, self._group))
         if intake.is_current:
             self._reads.end()
-        self._alarm.set(self.executor.alarm_at, first=self._watch.is_handler(me))
+        self._alarm.set(self.executor, first=self._watch.is_handler(me))
         self._applied.reached(self.executor.applied)
 
     def _resume(self, intake: Intake) -> None:
@@ -454,7 +454,7 @@ class Replica(Surveyor, Generic[M]):
         self._locks.interrupted()
         self._holders.interrupted()
         self._alarm.stop()
-        self._applied.cancel()
+        self._applied.fail(error)
 
     def _fail(self, error: Exception) -> None:
         """This replica is over; it does not come back by itself."""
@@ -559,11 +559,8 @@ class Replica(Surveyor, Generic[M]):
         return await self._handover.offer(wanted, lambda: self._intake, self.when_applied(wanted.ts))
 
     def when_applied(self, ts: int) -> "asyncio.Future[None]":
-        """Done when everything up to slot ``ts`` is."""
-        reached = self._applied.when(ts, self.executor.applied)
-        if self._over.done():
-            reached.cancel()
-        return reached
+        """Done when everything up to slot ``ts`` is, or ``NotMember``."""
+        return self._applied.when(ts, self.executor.applied)
 
     async def operate(self, order: operations.Order) -> operations.Outcome:
         return await operations.perform(order, self, self._group, self._read)
@@ -577,11 +574,9 @@ class Replica(Surveyor, Generic[M]):
     # -- how it stands ---------------------------------------------------------------------------
 
     def status(self) -> ReplicaStatus:
-        over = self._over
-        failure = over.exception() if over.done() and not over.cancelled() else None
         standing, driver = self._standing(), self._driver.stats()
         return self._watch.status(
-            self.address, standing, self._intake, self._calls, self._group, driver, self._disk, failure
+            self.address, standing, self._intake, self._calls, self._group, driver, self._disk, self._over
         )
 
     def _standing(self) -> Standing:
@@ -608,15 +603,14 @@ class Replica(Surveyor, Generic[M]):
         return self._group.submit(messages).first_seq
 
     def _order_a_slot(self) -> None:
-        if self.is_serving and not self._stopping:
+        if self.is_serving and not self._stopping and not self._calls.outstanding:
             self._calls.mention(envelope.BARRIER)
 
     def _tell_lock(self, event: LockRequested | LockReleased) -> None:
-        if self._group is None or self._group.is_over:
-            if isinstance(event, LockRequested):
-                raise LockError(f"lock {event.name!r}: this replica is no member of its group now")
-            return
-        self._group.handle(event)
+        if self._group is not None and not self._group.is_over:
+            self._group.handle(event)
+        elif isinstance(event, LockRequested):
+            raise LockError(f"lock {event.name!r}: this replica is no member of its group now")
 
     def lock(self, name: str, lease_ms: int = 0) -> AbstractAsyncContextManager[Grant]:
         """Have a named lock of the group, alone. ``lease_ms``: it ends by itself after so much time of the
@@ -664,7 +658,11 @@ class Replica(Surveyor, Generic[M]):
         if consistency is Consistency.SEQUENTIAL and after > self.executor.applied:
             await self.when_applied(after)
         age = self.age_ns() / 1e9 if consistency is Consistency.STALE else 0.0
-        return Reading(self.executor.query(query), self.executor.applied, age, *self.origin())
+        return self._reading(self.executor.query(query), age)
+
+    def _reading(self, reply: bytes, age_s: float = 0.0) -> Reading:
+        group = self.executor.group
+        return Reading(reply, group.applied, age_s, *self.origin(), group.chain)
 
     def origin(self, answer: Answer | None = None) -> Origin:
         """What this process executes it answers itself."""
@@ -681,10 +679,10 @@ class Replica(Surveyor, Generic[M]):
         """What a feed has, and everything that comes behind it (``feeds``)."""
         return follow(self.catalogue.query(method.__name__), args, kwargs, self._next_of_feed)
 
-    async def _next_of_feed(self, query: msgspec.Struct) -> bytes:
+    async def _next_of_feed(self, query: msgspec.Struct, _: Reading | None) -> Reading:
         while (reply := self.executor.feed(query) if self.has_state else None) is None:
             await self.when_applied(self.executor.applied + 1)
-        return reply
+        return self._reading(reply)
 
     def _read(self) -> "asyncio.Future[None]":
         group = self._group

@@ -194,8 +194,8 @@ class Context:
     """Where in the order a command is, the same at every replica.
 
     ``timestamp`` grows with every command and is never used again. ``time_ns`` is the group's time in
-    nanoseconds since 1970: it never goes back, and is as right as the clocks of the sites. ``session`` is the
-    caller's, 0 outside of commands.
+    nanoseconds since 1970: it never goes back, and is as right as the clocks of the sites. In a query both
+    are those of the last slot that the state contains. ``session`` is the caller's, 0 outside of commands.
     """
 
     def __init__(self) -> None:

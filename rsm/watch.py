@@ -248,7 +248,7 @@ class Watch:
         group: Group | None,
         driver: DriverStats,
         disk: Disk | None,
-        failure: BaseException | None,
+        over: "asyncio.Future[None]",
     ) -> ReplicaStatus:
         executor, config = intake.executor, self.config
         agreed = executor.group
@@ -281,7 +281,7 @@ class Watch:
             sessions=len(executor.sessions),
             outstanding=calls.outstanding,
             age_s=0.0 if group is None or group.is_over else group.majority_age_ns() / 1e9,
-            why="" if failure is None else _plain(str(failure)),
+            why=_failure(over),
             clock_ns=time_ns(),
             forks=0 if group is None else group.forks,
             members=members,
@@ -337,6 +337,12 @@ class Watch:
         ):
             found |= {f"{what}: {reason}": count for reason, count in counts.items()}
         return found
+
+
+def _failure(over: "asyncio.Future[None]") -> str:
+    """Why it is over, if it has not been stopped."""
+    error = over.exception() if over.done() and not over.cancelled() else None
+    return "" if error is None else _plain(str(error))
 
 
 def _plain(text: str) -> str:

@@ -30,9 +30,11 @@ FORBIDDEN_IN_CORE = frozenset(
 )
 
 
-# Parts of rsm/ that every replica must execute alike. Values and journals name clock types as values, and
-# keep tables of objects by their ids; their own tests see to it that nothing of that shows.
+# What every replica must execute alike: state machines, and parts of rsm/. Values and journals name clock
+# types as values, and keep tables of objects by their ids; their own tests see to it that nothing of that
+# shows.
 REPLICATED = (
+    "apps/",
     "rsm/envelope.py",
     "rsm/executor.py",
     "rsm/intake.py",

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 
 from api.cluster import ClusterShape
 from api.description import documented, problems
-from api.parameters import FORCE, INT_MAX, LIMIT, Parameter, known, number_of
+from api.parameters import FORCE, INT_MAX, LIMIT, Parameter, known, number_of, percent_decoded
 from api.parts import Parts, asked_of, json_answer, parts_of
 from api.problems import Problem, problem_of
 from api.routes.watch import STREAM
@@ -127,7 +127,7 @@ async def _changes(parts: Parts) -> AsyncGenerator[bytes, None]:
     "/cluster/members/{name}:remove",
     summary="Take a member that is gone out of the electorate",
     response_model=RemovedShape,
-    responses=problems("member_not_found", "member_runs"),
+    responses=problems("member_not_found", "member_runs", "order_refused"),
     openapi_extra=documented(FORCE),
 )
 async def remove(
@@ -135,8 +135,9 @@ async def remove(
 ) -> Response:
     asked = asked_of(request, _FORCED)
     parts = parts_of(request)
-    outcome = await parts.store.group.remove(name, REMOVAL_SECONDS, force=asked.get(FORCE) or False)
-    shape: RemovedShape = {"member": name, "slot": outcome.ts}
+    member = percent_decoded(name.encode()).decode(errors="replace")
+    outcome = await parts.store.group.remove(member, REMOVAL_SECONDS, force=asked.get(FORCE) or False)
+    shape: RemovedShape = {"member": member, "slot": outcome.ts}
     return json_answer(shape)
 
 

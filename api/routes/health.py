@@ -9,7 +9,6 @@ from starlette.responses import Response
 from api.description import problems
 from api.parameters import known
 from api.parts import asked_of, json_answer, parts_of
-from api.problems import Problem
 
 router = APIRouter(tags=["health"])
 
@@ -36,8 +35,7 @@ async def live(request: Request) -> Response:
 async def ready(request: Request) -> Response:
     asked_of(request, _NOTHING)
     parts = parts_of(request)
-    if parts.admission.stopping:
-        raise Problem("stopping", "this gateway stops; ask another one")
+    parts.admission.check_stopping()
     fresh = await parts.store.probe()
     return json_answer({"status": "ok"}, fresh)
 

@@ -1,7 +1,9 @@
 """Locks, with tokens that fence."""
 
 import asyncio
-from typing import Final
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import Any, Final
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -9,12 +11,14 @@ from starlette.responses import Response
 
 from api import schemas
 from api.bodies import Gone
-from api.description import documented, problems
-from api.hot import key_in
+from api.description import IDEMPOTENCY_KEY, documented, problems
+from api.hot import key_in, once_of
 from api.parameters import LEASE, LIMIT, PREFIX, duration_ms, known, span_of_prefix
-from api.parts import asked_of, json_answer, parts_of
+from api.parts import asked_of, json_answer, known_headers, parts_of
 from api.problems import Problem
 from apps.kv.types import LockState
+from ordering.errors import OrderingError
+from rsm.errors import RsmError
 from rsm.proxy import Result
 
 router = APIRouter(prefix="/v1/locks", tags=["locks"])
@@ -60,7 +64,8 @@ async def look(request: Request, name: str) -> Response:
     "/{name:path}",
     summary="Take a lock",
     response_model=schemas.LockShape,
-    responses=problems("locked", "lease_expired", "unsupported_media_type", "invalid", "full"),
+    responses=problems("locked", "lease_expired", "unsupported_media_type", "invalid", "key_reused", "full"),
+    openapi_extra=documented(headers=(IDEMPOTENCY_KEY,)),
 )
 async def take(request: Request, name: str, wanted: schemas.LockBody) -> Response:
     asked_of(request, _NOTHING)
@@ -68,7 +73,9 @@ async def take(request: Request, name: str, wanted: schemas.LockBody) -> Respons
     key = key_in(request.scope["raw_path"], _PATH)
     lease = wanted.lease
     if wanted.ttl is not None:
-        lease = (await parts.store.writing().lease_grant(duration_ms(wanted.ttl.encode()))).value.id
+        ttl_ms = duration_ms(wanted.ttl.encode())
+        once = once_of(known_headers(request), ("lock", key, ttl_ms))
+        lease = (await parts.store.writing().lease_grant(ttl_ms, once)).value.id
     assert lease is not None
     has_it = False
     try:
@@ -79,7 +86,7 @@ async def take(request: Request, name: str, wanted: schemas.LockBody) -> Respons
         has_it = True
     finally:
         if not has_it and wanted.ttl is not None:  # nobody will ever know of it
-            await asyncio.shield(parts.store.writing().lease_revoke(lease))
+            await _let_go(parts.store.writing().lease_revoke(lease))
     return json_answer(schemas.lock(done.value), done)
 
 
@@ -95,15 +102,22 @@ async def _wait(request: Request, queued: Result[LockState], lease: int, seconds
                 pause = min(2 * pause, LOOK_SECONDS_MAX)
                 if await request.is_disconnected():
                     raise Gone
+                parts.admission.check_stopping()
                 found = (await parts.store.reading().lock_of(name, lease)).value
                 if found.lease == lease or not found.place:
                     break
                 if loop.time() >= ends:
                     raise Problem("locked", f"lease {found.lease} has kept the lock", lease=found.lease)
         except BaseException:
-            await asyncio.shield(parts.store.writing().unlock(name, lease))
+            await _let_go(parts.store.writing().unlock(name, lease))
             raise
     return await parts.store.writing().lock(name, lease, False)  # it keeps its token
+
+
+async def _let_go(call: Awaitable[Any]) -> None:
+    """Also when the request is over. If it fails, the lease ends by itself."""
+    with suppress(OrderingError, RsmError, TimeoutError):
+        await asyncio.shield(asyncio.ensure_future(call))
 
 
 @router.delete(

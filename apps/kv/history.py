@@ -172,7 +172,7 @@ class Changes:
 
     def since(self, since: int, start: bytes, end: bytes | None, limit: int) -> Feed[Event]:
         """What happened behind a revision to keys in [start, end), whole revisions only. All that is
-        retained behind it may be looked at, 50 ns each, but nothing before it."""
+        retained behind it may be looked at, and nothing before it."""
         limit = _page_limit(limit)
         if since < self.compacted:
             raise Rejected("compacted", {"since": since, "compacted": self.compacted})

@@ -184,9 +184,8 @@ class KeyValueStore(StateMachine):
         entry = self._keyspace.entries.get(key)
         if revision is None:
             return entry
-        newest = max(self._changes.last, self.context.timestamp)
-        if revision > newest:
-            raise Rejected("future", {"revision": revision, "newest": newest})
+        if revision > self.context.timestamp:
+            raise Rejected("future", {"revision": revision, "newest": self.context.timestamp})
         return self._changes.entry_at(key, revision, entry)
 
     @query

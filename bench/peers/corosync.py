@@ -9,7 +9,6 @@ microseconds for each message on the cores the daemons need. Without a compiler 
 result says so.
 """
 
-import os
 import shutil
 import subprocess
 import time
@@ -22,6 +21,7 @@ from bench.bare import batches
 from bench.errors import BenchError, NotAvailable
 from bench.namespaces import Bridge, bridged
 from bench.peers.cpg import INSTALL, Group, NativeGroup, Work, library
+from bench.programs import cpu_seconds
 from bench.results import Value, latencies
 from bench.wire import same
 from bench.workers import Crew, CrewMaker, Link, Placement, Post
@@ -113,16 +113,7 @@ class Daemons:
             )
 
     def cpu_seconds(self) -> float:
-        ticks = os.sysconf("SC_CLK_TCK")
-        total = 0
-        for process in self.processes:
-            try:
-                with open(f"/proc/{process.pid}/stat", encoding="utf-8") as stat:
-                    fields = stat.read().rpartition(")")[2].split()
-            except OSError:
-                continue
-            total += int(fields[11]) + int(fields[12])
-        return total / ticks
+        return sum(cpu_seconds(process.pid) for process in self.processes)
 
     def check(self) -> None:
         for number, process in enumerate(self.processes):

@@ -36,9 +36,11 @@ from ordering.qos import MAJORITY
 from ordering.simulator.cluster import Cluster
 from ordering.simulator.disk import Snapshot
 from ordering.simulator.process import Process, Replica
-from ordering.views import Member
+from ordering.views import Member, handler_holder
+from rsm.alarms import AlarmClock
 from rsm.calls import Call, Calls
-from rsm.envelope import Language
+from rsm.config import HANDLER
+from rsm.envelope import BARRIER, Language
 from rsm.errors import Halted
 from rsm.executor import Executor
 from rsm.intake import Intake
@@ -78,15 +80,22 @@ class VirtualLoop:
         self, callback: Callable[..., object], *args: Any, context: Variables | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self.as_loop, context)
+        self._put(handle)
+        return handle
+
+    def _put(self, handle: asyncio.Handle) -> None:
         if not self._closed:
             self._ready.append(handle)
             if len(self._ready) == 1:
                 self._cluster.clock.after(0, self._turn)
+
+    def call_later(self, seconds: float, callback: Callable[..., object], *args: Any) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self.as_loop)
+        self._cluster.clock.after(int(seconds * 1000 * MS), partial(self._put, handle))
         return handle
 
-    def call_later(self, seconds: float, callback: Callable[..., object], *args: Any) -> None:
-        """No handle: nobody who lives here takes such a call back."""
-        self._cluster.clock.after(int(seconds * 1000 * MS), partial(self.call_soon, callback, *args))
+    def time(self) -> float:
+        return self._cluster.clock.now / (1000 * MS)
 
     def _turn(self) -> None:
         if self._closed:
@@ -153,6 +162,7 @@ class Host:
         self._cluster: Cluster
         self.loop: VirtualLoop
         self.calls: SimulatedCalls
+        self.alarm: AlarmClock
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -170,6 +180,7 @@ class Host:
                 outstanding_max=OUTSTANDING_MAX,
                 bytes_max=cluster.config.message_bytes_max,
             )
+            self.alarm = AlarmClock(self._order_a_slot, self.loop.as_loop, self._wall)
         self.process = None
         self.replica = MachineReplica(self, member)
         return self.replica
@@ -231,6 +242,15 @@ class Host:
         _, answered = self._reads.pop(number)
         answered(answer)
 
+    def _wall(self) -> int:
+        """What this site's clock says; 0 without one, and then the group's time stands still."""
+        errors, now = self._cluster.wall_errors, self._cluster.clock.now
+        return 0 if errors is None else self._cluster.true_wall(now) + errors.get(self.address, 0)
+
+    def _order_a_slot(self) -> None:
+        if self.replica is not None and self.replica.intake.ready and not self.calls.outstanding:
+            self.calls.mention(BARRIER)
+
     def _end_reads(self) -> None:
         for number in list(self._reads):
             self._end_read(number, None)
@@ -256,6 +276,7 @@ class MachineReplica(Replica):
         self.host = host
         self.member = member
         self.announced = False
+        self.is_first = False  # to order a slot for an alarm
         self.read_ready: list[int] = []
         self.intake = Intake(self._new_executor(), ready=True)
 
@@ -270,6 +291,7 @@ class MachineReplica(Replica):
                 self.intake.hear(effect)
             case InstallView():
                 self.intake.hear(effect)
+                self.is_first = handler_holder(effect.view, HANDLER) == self.member.site
                 self._announce(effect)
             case Accepted():
                 host.accepted = effect.first_seq
@@ -318,6 +340,8 @@ class MachineReplica(Replica):
                     self.host.loop.call_soon(self._take, *taken)
                 done.append((delivery.first_ts, _digest_of(delivery)))
         self.ts = self.intake.executor.applied
+        if self.host.replica is self:
+            self.host.alarm.set(self.intake.executor, first=self.is_first)
         self._answer_reads()
         return done
 

@@ -16,8 +16,8 @@ from rsm.linearizability import (
     RAW,
     Executed,
     Installed,
-    Ordered,
     Passed,
+    Slot,
     describe_call,
     describe_reply,
     outcome_of,
@@ -159,27 +159,23 @@ class Judge(Checker):
         method = self.catalogue.by_struct[type(command)]  # type: ignore[index]
         return method.name, msgspec.msgpack.encode(command)
 
-    def order(self) -> Iterator[Ordered]:
+    def order(self) -> Iterator[Slot]:
         """Everything that was executed, repetitions left out as the replicas left them out."""
-        passed: dict[int, Passed] = {}
         for ts, heard in self.history.items():
-            match heard:
-                case InstallView():
-                    view = GroupView.of(ts, heard.chain, heard.view)
-                    yield Installed(ts, view, heard.time, heard.locks_only)
-                case Delivery():
-                    slots = range(ts, ts + len(heard.messages))
-                    passed.update((slot, Passed(slot, heard.time)) for slot in slots)
-        for ts, applied in self.log.items():
-            read = self.language.decode(applied.message)
-            if (
-                type(read) is not self.language.execute
-                or applied.repeats
-                or outcome_of(applied.reply) is None
-            ):
-                assert not isinstance(read, Unread)
-                continue
-            name, arguments = self._call_of(read.command)
-            del passed[ts]
-            yield Executed(ts, read.session, read.number, name, arguments, applied.time_ns)
-        yield from passed.values()
+            if isinstance(heard, InstallView):
+                view = GroupView.of(ts, heard.chain, heard.view)
+                yield Installed(ts, view, heard.time, heard.locks_only)
+            elif isinstance(heard, Delivery):
+                for slot in range(ts, ts + len(heard.messages)):
+                    yield self._executed(slot) or Passed(slot, heard.time)
+
+    def _executed(self, ts: int) -> Executed | None:
+        applied = self.log.get(ts)
+        if applied is None or applied.repeats or outcome_of(applied.reply) is None:
+            return None
+        read = self.language.decode(applied.message)
+        assert not isinstance(read, Unread)
+        if type(read) is not self.language.execute:
+            return None
+        name, arguments = self._call_of(read.command)
+        return Executed(ts, read.session, read.number, name, arguments, applied.time_ns)

@@ -150,6 +150,8 @@ class _Application:
 
     def load(self, cluster: Cluster, rng: Random) -> Crew:
         self.cluster = cluster
+        if self.plan.faults is not FaultMix.SWARM:  # which has its own, right and wrong
+            cluster.wall_errors = {}
         hosts, options = list(self.hosts.values()), self.options
         self.crew = Crew(
             cluster, self.catalogue, hosts, self.workload, rng, clients=options.clients, rate=options.rate

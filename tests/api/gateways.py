@@ -15,8 +15,6 @@ from rsm.client import Client, ClientConfig
 from rsm.replica import Replica
 from tests.rsm.test_replica import group_of, play
 
-BYTES_MAX = 4 << 20
-
 
 class Place(NamedTuple):
     """A gateway, and what is behind it."""
@@ -34,8 +32,7 @@ def settings_of(**changes: Any) -> GatewaySettings:
 
 def client_config(replicas: list[Replica[Any]], **changes: Any) -> ClientConfig:
     addresses = tuple(replica.address for replica in replicas)
-    settings: dict[str, Any] = {"group": "tested", "insecure": True, "message_bytes_max": BYTES_MAX}
-    return ClientConfig(replicas=addresses, **settings | changes)
+    return ClientConfig(group="tested", replicas=addresses, insecure=True, **changes)
 
 
 @asynccontextmanager
@@ -43,8 +40,7 @@ async def gateway_of(
     sites: int = 3, group: dict[str, Any] | None = None, **changes: Any
 ) -> AsyncIterator[Place]:
     """``group`` are settings of the replicas, the rest is of the gateway."""
-    more = {"message_bytes_max": BYTES_MAX, **(group or {})}
-    async with group_of(KeyValueStore, sites, **more) as replicas:
+    async with group_of(KeyValueStore, sites, **(group or {})) as replicas:
         client = Client(KeyValueStore, client_config(replicas))
         async with client, served(client, **changes) as (gateway, serving, http):
             yield Place(http, serving, gateway, client, replicas)

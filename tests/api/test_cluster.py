@@ -10,7 +10,7 @@ from typing import Any
 from apps.kv.store import KeyValueStore
 from rsm.client import Client
 from rsm.replica import Replica
-from tests.api.gateways import BYTES_MAX, Place, ask, client_config, gateway_of, problem, served
+from tests.api.gateways import Place, ask, client_config, gateway_of, problem, served
 from tests.api.test_watches import Reader
 from tests.rsm.test_replica import config, crash, play
 
@@ -77,6 +77,8 @@ def test_when_a_member_is_removed_then_it_must_be_gone_or_forced() -> None:
         http, victim = place.http, place.replicas[2]
         name = victim.address
         problem(await http.post(f"/v1/cluster/members/{name}:remove"), 409, "member_runs")
+        encoded = name.replace(":", "%3A")
+        problem(await http.post(f"/v1/cluster/members/{encoded}:remove"), 409, "member_runs")
         problem(await http.post("/v1/cluster/members/10.0.0.1:1:remove"), 404, "member_not_found")
         problem(await http.post(f"/v1/cluster/members/{name}:remove?force=1"), 400, "bad_request")
         problem(await http.get(f"/v1/cluster/members/{name}:remove"), 405, "method_not_allowed")
@@ -154,8 +156,7 @@ def test_when_replicas_keep_a_log_then_it_is_told_message_by_message_and_snapsho
 
 
 def durable(directory: Path, **changes: Any) -> Replica[KeyValueStore]:
-    settings = {"mode": "durable", "data": directory, "message_bytes_max": BYTES_MAX, **changes}
-    return Replica(KeyValueStore, config(**settings))
+    return Replica(KeyValueStore, config(mode="durable", data=directory, **changes))
 
 
 @asynccontextmanager

@@ -103,6 +103,7 @@ def test_when_a_counter_is_added_to_then_it_counts_within_its_bounds() -> None:
         assert (await http.post("/v1/counters/n/x?delta=-5")).json()["value"] == -4
         assert (await http.post("/v1/counters/n/x?delta=0")).json()["value"] == -4
         assert (await http.get("/v1/kv/n/x")).content == b"-4"
+        assert (await http.post("/v1/counters/a%0Ab")).json()["key"] == "a\nb"
         once = {"idempotency-key": "add"}
         assert (await http.post("/v1/counters/n/x?delta=2", headers=once)).json()["value"] == -2
         assert (await http.post("/v1/counters/n/x?delta=2", headers=once)).json()["value"] == -2

@@ -122,6 +122,9 @@ def test_when_a_lock_is_waited_for_then_it_comes_when_it_is_free_or_the_place_is
         assert leases == [one, two], "the lease that was made for a lock in vain is still there"
         problem(await http.post("/v1/locks/l", json={"ttl": "1m"}), 409, "locked")
         assert len((await http.get("/v1/leases")).json()["items"]) == 2
+        once = {"idempotency-key": "lock"}
+        first = await http.post("/v1/locks/other", json={"ttl": "1m"}, headers=once)
+        assert (await http.post("/v1/locks/other", json={"ttl": "1m"}, headers=once)).json() == first.json()
 
     ask(check)
 

@@ -85,7 +85,7 @@ def test_when_the_port_is_taken_then_the_error_names_the_option() -> None:
     assert "--port" in done.stderr
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=lambda each: each.name)
 def test_when_the_story_is_interrupted_then_its_processes_go_with_it(how: signal.Signals) -> None:
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "cli.main", "demo"], cwd=ROOT, stdout=subprocess.PIPE, text=True

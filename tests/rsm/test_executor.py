@@ -14,7 +14,7 @@ from rsm.errors import CommandFailed, Diverged, MismatchedMachine, Refusal, Refu
 from rsm.executor import CHECKPOINT_SLOTS, Executor
 from rsm.methods import Catalogue
 from rsm.sessions import SessionLimits
-from rsm.state_machine import StateMachine, command
+from rsm.state_machine import StateMachine, command, query
 from tests.rsm.machines import Counter, Echo, Ledger, New, Old
 
 SITES = (SiteId(1), SiteId(2), SiteId(3))
@@ -300,6 +300,35 @@ def test_when_an_announcement_contradicts_itself_then_it_decides_nothing() -> No
     said = Announce(bytes(16), "Counter", {1: bytes(16)}, 2, SessionLimits())
     assert refusal_of(bench.give([envelope.encode(said)])[0]) is Refusal.UNREADABLE
     assert bench.executor.group.version == 0
+
+
+# -- queries -------------------------------------------------------------------------------------
+
+
+class Clock(StateMachine):
+    @command
+    def tick(self) -> None:
+        pass
+
+    @query
+    def now(self) -> tuple[int, int]:
+        return self.context.timestamp, self.context.time_ns
+
+
+def test_when_a_query_asks_where_it_is_then_it_is_at_the_last_slot_of_the_state() -> None:
+    bench = Bench(Clock)
+    now = bench.catalogue.query("now")
+
+    def ask(executor: Executor) -> object:
+        return now.decode_result(envelope.value_of(executor.query(now.bind((), {}))))
+
+    bench.call("tick")
+    assert ask(bench.executor) == (bench.ts, bench.time)
+    bench.executor.pass_slot(bench.ts + 5, bench.time + 7)
+    assert ask(bench.executor) == (bench.ts + 5, bench.time + 7)
+    copy = Executor(Clock(), bench.catalogue, bench.language)
+    copy.restore(bench.executor.snapshot())
+    assert ask(copy) == (bench.ts + 5, bench.time + 7)
 
 
 # -- snapshots -----------------------------------------------------------------------------------

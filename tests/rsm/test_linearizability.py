@@ -19,9 +19,9 @@ from rsm.linearizability import (
     Judgement,
     Model,
     Operation,
-    Ordered,
     Outcome,
     Passed,
+    Slot,
     black_box,
     outcome_of,
     same_reply,
@@ -428,7 +428,7 @@ def test_when_time_alone_changes_a_machine_then_the_witness_wakes_it_in_its_plac
     book = Book(Timers)
     sets = book("set", "a", 10, at=(0, 10), gives=1, ts=1)
     book("went_off", at=(20, 30), gives=gone, ts=2)
-    order: list[Ordered] = [Passed(2, time_ns), book.executed(sets, 1)]
+    order: list[Slot] = [Passed(2, time_ns), book.executed(sets, 1)]
     assert witness(book.operations, Timers, executed=order) == []
     assert witness(book.operations, Timers, executed=[Passed(2, 19 * MS - time_ns), order[1]]) != []
 

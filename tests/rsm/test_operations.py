@@ -2,13 +2,15 @@
 
 import asyncio
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 
 import pytest
 
 from ordering.naming import group_id
 from rsm import operations
 from rsm.config import ReplicaConfig
-from rsm.operations import ForkWanted, Order, Outcome, PointWanted, Progress, RemovalWanted
+from rsm.logbook import LogWanted
+from rsm.operations import ForkWanted, Order, Outcome, PointWanted, Progress, RemovalWanted, SaveWanted
 from rsm.replica import Replica
 from rsm.transfer import Peer
 from tests.rsm.machines import Counter
@@ -102,6 +104,38 @@ def test_when_a_majority_is_heard_then_a_fork_is_refused_and_else_it_is_made_onc
             assert first.status().forks == 1
             here = await order(first, ForkWanted(done.chain))  # of one voter it is the majority
             assert here.progress is Progress.REFUSED
+
+    play(main())
+
+
+def test_when_a_state_is_to_be_saved_then_it_is_and_where_nothing_is_kept_it_says_so(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with three() as (memory, *_):
+            refused = await order(memory, SaveWanted(chain_of(memory)))
+            assert refused.progress is Progress.REFUSED
+            assert "in memory alone" in refused.words
+            peer = Peer(memory.address, None, group_id(GROUP), 1)
+            page = await peer.log(LogWanted(chain_of(memory), 0, 10))
+            assert page is not None
+            assert not page.kept
+        async with group_of(Counter, 1, group=GROUP, mode="durable", data=tmp_path) as (durable,):
+            await durable.proxy.add(1)
+            chain = chain_of(durable)
+            executed = durable.executor.applied
+            saved = await order(durable, SaveWanted(chain))
+            assert saved.progress is Progress.DONE
+            found = durable.status().snapshot
+            assert found is not None
+            assert found.slot >= executed
+            peer = Peer(durable.address, None, group_id(GROUP), 1)
+            page = await peer.log(LogWanted(chain, 0, 1000))
+            assert page is not None
+            assert page.kept
+            assert [each.method for each in page.items if each.kind == "command"] == ["add"]
+            other = await peer.log(LogWanted(chain + 1, 0, 1000))
+            assert other is not None
+            assert not other.items
+            assert other.chain == chain
 
     play(main())
 

@@ -10,6 +10,7 @@ import pytest
 
 from ordering.records import Ledger, Record
 from rsm.storage import StorageError, StorageFailed, StorageMisuse, Store, Writer, WriterFull
+from rsm.storage.writer import LOOKS_MAX
 from tests.rsm.storage_kit import BEGAN, GROUP, blocks, ledger_of, opened
 
 DIGEST = b"d" * 16
@@ -250,3 +251,29 @@ def test_when_the_loop_is_gone_then_the_thread_ends_all_the_same(tmp_path: Path)
     host.gate.set()
     host.writer.close()
     assert vars(ledger_in(tmp_path)) == vars(ledger_of([(BEGAN,)]))
+
+
+def test_when_somebody_looks_then_the_log_is_read_between_writes_so_many_at_a_time(tmp_path: Path) -> None:
+    async def main() -> None:
+        host = Host(tmp_path)
+        found: list[list[int]] = []
+
+        def look(store: Store) -> None:
+            for since, most, size in ((0, 10, 1 << 20), (2, 10, 1 << 20), (0, 1, 1 << 20), (0, 10, 1)):
+                found.append([entry.order.ts for entry in store.blocks(since, most, size)])
+
+        host.writer.submit(1, (BEGAN, blocks(1, 4)))
+        await host.taken()
+        for _ in range(LOOKS_MAX):
+            host.writer.look(look)
+        with pytest.raises(WriterFull, match="readers wait"):
+            host.writer.look(look)
+        host.gate.set()
+        await host.until(1)
+        await asyncio.to_thread(host.writer.close)
+        slots = [1, 3, 5, 7]  # of blocks that have two each
+        assert found == [slots, slots[1:], slots[:1], slots[:1]] * LOOKS_MAX
+        with pytest.raises(StorageMisuse):
+            host.writer.look(look)
+
+    asyncio.run(main())

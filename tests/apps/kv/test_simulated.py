@@ -76,6 +76,7 @@ def draw(rng: Random) -> tuple[str, Any]:
     ]
     queries: list[tuple[str, Any]] = [
         ("get", (key,)),
+        ("get", (key, number)),
         ("range", (key, None, 3)),
         ("history", (key, number, 5)),
         ("changes", (number,)),

@@ -1,0 +1,131 @@
+"""What ``/openapi.json`` says is all there is, and is true."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
+
+from api.problems import KINDS
+from ordering.driver import run
+from tests.api.gateways import Place, ask, gateway_of, healthy
+
+CHECKS = (
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    unsupported_method,
+)
+STREAMS = {"/v1/watch", "/v1/cluster/events"}  # they have no end
+EXAMPLES = 10
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A gateway in a thread of its own, for programs that block."""
+    started: list[str] = []
+    ready, loops = threading.Event(), list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]()
+
+    async def main() -> None:
+        stopped = asyncio.Event()
+        async with gateway_of() as place:
+            loops.append((asyncio.get_running_loop(), stopped))
+            started.append(place.serving.url)
+            ready.set()
+            await stopped.wait()
+            await healthy(place)
+
+    errors: list[BaseException] = []
+
+    def thread() -> None:
+        try:
+            run(main())
+        except BaseException as error:  # noqa: BLE001 - it is raised where somebody sees it
+            errors.append(error)
+            ready.set()
+
+    running = threading.Thread(target=thread)
+    running.start()
+    assert ready.wait(30)
+    if started:
+        yield started[0]
+        loop, stopped = loops[0]
+        loop.call_soon_threadsafe(stopped.set)
+    running.join(30)
+    if errors:
+        raise errors[0]
+
+
+def test_when_anything_is_sent_then_the_answer_is_as_described(url: str) -> None:
+    schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+    results = list(schema.get_all_operations())
+    assert len(results) > 25
+    for result in results:
+        assert isinstance(result, Ok)
+        operation = result.ok()
+        if operation.path in STREAMS:
+            continue
+        for mode in schemathesis.GenerationMode:
+
+            @settings(
+                max_examples=EXAMPLES,
+                deadline=None,
+                database=None,
+                derandomize=True,
+                suppress_health_check=list(HealthCheck),
+            )
+            @given(case=operation.as_strategy(generation_mode=mode))
+            def attack(case: Any) -> None:
+                case.call_and_validate(base_url=url, checks=CHECKS, timeout=20)
+
+            with contextlib.suppress(Unsatisfiable):  # some take nothing that could be wrong
+                attack()
+
+
+def test_when_the_description_is_read_then_it_has_every_path_and_every_problem() -> None:
+    async def check(place: Place) -> None:
+        described = (await place.http.get("/openapi.json")).json()
+        paths = described["paths"]
+        assert set(paths["/v1/kv/{key}"]) == {"get", "head", "put", "delete"}
+        for path, methods in (
+            ("/v1/kv", {"get", "delete"}),
+            ("/v1/txn", {"post"}),
+            ("/v1/watch", {"get"}),
+            ("/v1/counters/{key}", {"post"}),
+            ("/v1/history/{key}", {"get"}),
+            ("/v1/leases", {"get", "post"}),
+            ("/v1/leases/{lease}", {"get", "delete"}),
+            ("/v1/leases/{lease}:renew", {"post"}),
+            ("/v1/locks/{name}", {"get", "post", "delete"}),
+            ("/v1/cluster", {"get"}),
+            ("/v1/cluster/members/{name}:remove", {"post"}),
+            ("/v1/log", {"get"}),
+            ("/v1/snapshots", {"get", "post"}),
+        ):
+            assert set(paths[path]) == methods, path
+        told = str(described)
+        missing = {code for code in KINDS if f"`{code}`" not in told}
+        assert missing == {"not_found", "method_not_allowed"}, "these are of no path"
+        for path, methods in paths.items():
+            for name, operation in methods.items():
+                assert operation["summary"], (path, name)
+                for parameter in operation.get("parameters", []):
+                    assert parameter.get("description") or parameter["in"] == "path", (path, parameter)
+
+    ask(check, sites=1)
