@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from ordering.errors import MessageTooLarge, NoPrimary, NotMember, Overloaded
-from rsm.errors import OutcomeUnknown, Refusal, Refused, Rejected
+from rsm.errors import ChainChanged, OutcomeUnknown, Refusal, Refused, Rejected
 from rsm.logs import logger
 from rsm.survey import OrderRefused
 
@@ -131,6 +131,8 @@ def problem_of(error: Exception) -> Problem:
                 "outcome_unknown",
                 f"{error}; look at the state, or repeat it with the Idempotency-Key it had",
             )
+        case ChainChanged():
+            return Problem("compacted", str(error))
         case OrderRefused():
             return Problem(error.code if error.code in KINDS else "order_refused", str(error))
         case TimeoutError():

@@ -22,6 +22,7 @@ from rsm.client import BlockingClient, Client, ClientConfig
 from rsm.config import ReplicaConfig
 from rsm.errors import (
     CallError,
+    ChainChanged,
     CommandFailed,
     Halted,
     InvalidCall,
@@ -44,6 +45,7 @@ from rsm.state_machine import Context, GroupView, Since, StateMachine, command, 
 __all__ = [
     "BlockingClient",
     "CallError",
+    "ChainChanged",
     "Client",
     "ClientConfig",
     "CommandFailed",

@@ -416,14 +416,19 @@ class _Link:
         """Answer what is due, for a moment, and while there is room for answers."""
         until = monotonic() + TURN_SECONDS
         stale, current = self._greet()
+        age_ns = self._host.age_ns() if stale else 0
         while self._due and not self.is_full:
             read = self._due.popleft()
-            if read.number in self._under_way:
-                self._answer(read, can=stale if read.consistency is Consistency.STALE else current)
-                if monotonic() >= until:
-                    return
+            if read.number not in self._under_way:
+                continue
+            if read.consistency is Consistency.STALE:
+                self._answer(read, age_ns, can=stale)
+            else:
+                self._answer(read, 0, can=current)
+            if monotonic() >= until:
+                return
 
-    def _answer(self, read: ReadWanted, *, can: bool) -> None:
+    def _answer(self, read: ReadWanted, age_ns: int, *, can: bool) -> None:
         number, query = read.number, self._language.decode(read.message)
         if not can:
             self._refuse(number)
@@ -432,15 +437,14 @@ class _Link:
         elif read.wait:
             self._look_at(number, query.query, self._loop.time())
         else:
-            self._give(number, self._host.executor.query(query.query))
+            self._give(number, self._host.executor.query(query.query), age_ns)
 
-    def _give(self, number: int, reply: bytes) -> None:
-        executor = self._host.executor
-        most = executor.group.limits.reply_bytes_max
-        if len(reply) > most:
-            reply = too_large(len(reply), most)
+    def _give(self, number: int, reply: bytes, age_ns: int = 0) -> None:
+        group = self._host.executor.group
+        if len(reply) > group.limits.reply_bytes_max:
+            reply = too_large(len(reply), group.limits.reply_bytes_max)
         del self._under_way[number]
-        self._say(number, executor.applied, self._host.age_ns(), reply)
+        self._say(number, group.applied, age_ns, reply)
 
     # -- waiting ---------------------------------------------------------------------------------
 

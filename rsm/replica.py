@@ -14,7 +14,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 import msgspec
@@ -64,7 +64,7 @@ from rsm.disk import Came, Disk
 from rsm.divergence import explained, first_difference
 from rsm.envelope import Checkpoint, Language
 from rsm.errors import Diverged, Halted, OutcomeUnknown, RsmError
-from rsm.executor import Executor, check_snapshot
+from rsm.executor import NEVER, Executor, check_snapshot
 from rsm.far_calls import Desk, fitting
 from rsm.feeds import Feed, follow
 from rsm.handover import Handover
@@ -278,6 +278,7 @@ class Replica(Surveyor, Generic[M]):
         executor = self._new_executor()
         came.restore(executor)
         self._intake = Intake(executor, ready=ready)
+        self._applied.reached(NEVER)  # who waits looks again: in another chain slots may be lower
         self._announced = False
         self._wanted = None
         founder = self.address in founders
@@ -559,11 +560,11 @@ class Replica(Surveyor, Generic[M]):
         return await self._handover.offer(wanted, lambda: self._intake, self.when_applied(wanted.ts))
 
     def when_applied(self, ts: int) -> "asyncio.Future[None]":
-        """Done when everything up to slot ``ts`` is, or ``NotMember``."""
+        """Done when everything up to slot ``ts`` is, or another membership has begun; or ``NotMember``."""
         return self._applied.when(ts, self.executor.applied)
 
     async def operate(self, order: operations.Order) -> operations.Outcome:
-        return await operations.perform(order, self, self._group, self._read)
+        return await operations.perform(order, self, self._group, self.caught_up)
 
     def save(self) -> "asyncio.Task[str]":
         return self._spawn(self._handover.save_wanted(self._intake, self._disk, self._group))
@@ -640,22 +641,18 @@ class Replica(Surveyor, Generic[M]):
             raise NotMember("this replica is no member of its group now")
         self._group.handle(asked)
 
-    def caught_up(self) -> "asyncio.Future[None]":
-        """Done when all that is final by now is executed here."""
-        return self._read()
-
     async def read(self, query: msgspec.Struct) -> Answer:
         """A client's query, from a state that misses nothing."""
-        await self._read()
+        await self.caught_up()
         return Answer(self.executor.applied, self.executor.query(query))
 
     async def query(self, query: msgspec.Struct, consistency: Consistency, after: int) -> Reading:
         """A replica that has not the state, or is no member any more, answers nothing (R11, R17)."""
         if consistency is Consistency.LINEARIZABLE:
-            await self._read()
+            await self.caught_up()
         elif not self._intake.ready:
             await asyncio.shield(self._calls.barrier())
-        if consistency is Consistency.SEQUENTIAL and after > self.executor.applied:
+        while consistency is Consistency.SEQUENTIAL and after > self.executor.applied:
             await self.when_applied(after)
         age = self.age_ns() / 1e9 if consistency is Consistency.STALE else 0.0
         return self._reading(self.executor.query(query), age)
@@ -669,9 +666,11 @@ class Replica(Surveyor, Generic[M]):
         return Origin(self.address, self._watch.view_id)
 
     def age_ns(self) -> int:
-        """How long ago a majority was heard here."""
+        """How long ago a majority was heard here; by a replica that is just back from its disk, before that
+        stopped, and then the last slot tells."""
         assert self._group is not None
-        return self._group.majority_age_ns()
+        back = 0 if self._announced else time_ns() - self.executor.group.time
+        return max(self._group.majority_age_ns(), back)
 
     def follow(
         self, method: Marked[M, P, Feed[T]], *args: P.args, **kwargs: P.kwargs
@@ -684,7 +683,8 @@ class Replica(Surveyor, Generic[M]):
             await self.when_applied(self.executor.applied + 1)
         return self._reading(reply)
 
-    def _read(self) -> "asyncio.Future[None]":
+    def caught_up(self) -> "asyncio.Future[None]":
+        """Done when all that is final by now is executed here."""
         group = self._group
         if group is not None and not group.is_over and self._announced:
             age_ms = group.majority_age_ns() // MS

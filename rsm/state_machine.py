@@ -252,7 +252,7 @@ class StateMachine:
 
     def alarm(self) -> int | None:
         """When, in the group's time (``context.time_ns``), time alone is to change the state; None: never.
-        It is asked after each command."""
+        It is asked after each command, alarm and view, and holds until it is asked again."""
         return None
 
     def on_alarm(self) -> None:

@@ -410,7 +410,7 @@ class Peer(msgspec.Struct, frozen=True):
         received = await self.ask(question)
         try:
             return msgspec.msgpack.decode(received or b"", type=kind)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             return None
 
 

@@ -7,7 +7,7 @@ import pytest
 from api.parameters import EVERYTHING, Span, cursor_at, duration_ms, span_of_prefix
 from api.problems import KINDS, Problem, problem_of
 from ordering.errors import MessageTooLarge, NoPrimary, NotMember, Overloaded
-from rsm.errors import CommandFailed, InvalidCall, OutcomeUnknown, Refusal, Refused, Rejected
+from rsm.errors import ChainChanged, CommandFailed, InvalidCall, OutcomeUnknown, Refusal, Refused, Rejected
 from rsm.survey import OrderRefused
 
 
@@ -23,6 +23,7 @@ from rsm.survey import OrderRefused
         (Refused(Refusal.TOO_LARGE, "too large"), 413, "too_large"),
         (MessageTooLarge("too large"), 413, "too_large"),
         (OutcomeUnknown("no answer"), 504, "outcome_unknown"),
+        (ChainChanged("another chain"), 410, "compacted"),
         (Rejected("conflict", {"revision": 3}), 412, "conflict"),
         (Rejected("lease_expired"), 409, "lease_expired"),
         (Rejected("nonsense", {}), 500, "defect"),

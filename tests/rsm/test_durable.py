@@ -15,6 +15,7 @@ from ordering.records import Record
 from rsm.config import ReplicaConfig
 from rsm.disk import Came, Disk
 from rsm.errors import OutcomeUnknown
+from rsm.proxy import Consistency
 from rsm.replica import Replica
 from rsm.status import Standing
 from rsm.storage import Store
@@ -116,6 +117,19 @@ def test_when_all_die_then_everything_is_back_in_whatever_order_they_return(
             await cluster.ready()
             assert await cluster.replicas[1].proxy.get() == 30
             assert await cluster.replicas[0].proxy.add(1) == 31
+
+    play(main())
+
+
+def test_when_one_comes_back_alone_then_its_state_is_as_old_as_what_it_has(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Cluster(tmp_path) as cluster:
+            await cluster.stop(0, 1, 2)
+            await asyncio.sleep(1)
+            await cluster.start(0)
+            replica = cluster.replicas[0]
+            stale = replica.proxy.with_options(consistency=Consistency.STALE)
+            assert (await stale.reading("get")).age_s > 1
 
     play(main())
 

@@ -322,6 +322,28 @@ def test_when_a_replica_stops_then_who_waits_at_it_gets_an_error_and_is_not_canc
     play(main())
 
 
+def test_when_a_replica_is_removed_and_comes_back_then_who_waits_at_it_looks_again() -> None:
+    async def main() -> None:
+        async with group_of(Notes) as replicas:
+            one, two, _ = replicas
+            ahead = two.executor.applied + 60  # of another chain it might never come
+            slot = two.when_applied(1 << 40)
+            following = asyncio.ensure_future(anext(two.follow(Notes.matching, 0, "x")))
+            sequential = two.proxy.with_options(consistency=Consistency.SEQUENTIAL, after=ahead)
+            waiting = asyncio.ensure_future(sequential.with_details().count())
+            await asyncio.sleep(0)
+            await one.remove(two.address, 20, force=True)
+            await slot
+            await one.proxy.note("x")
+            assert len((await following).events) == 1
+            while one.executor.applied < ahead:
+                assert not waiting.done()
+                await one.proxy.note("x")
+            assert (await waiting).timestamp >= ahead
+
+    play(main())
+
+
 def test_when_an_address_is_none_then_the_link_is_made_to_another() -> None:
     async def main() -> None:
         async with group_of(Notes) as replicas:

@@ -314,7 +314,7 @@ def test_when_a_query_is_repeated_then_it_is_answered_only_from_a_state_that_is_
             answered: asyncio.Future[list[Reply]] = loop.create_future()
             fresh: asyncio.Future[None] = loop.create_future()
             monkeypatch.setattr(one, "_reply", answered.set_result)
-            monkeypatch.setattr(one, "_read", lambda: fresh)
+            monkeypatch.setattr(one, "caught_up", lambda: fresh)
             ask = one._language.encode_query(one.catalogue.query("get").bind((), {}))
             one._listen([CallRepeated(Call(SiteId(999), 1, 1, "127.0.0.1:9", 1, 0), ask)])
             for _ in range(3):
