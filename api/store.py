@@ -11,7 +11,7 @@ from typing import Final, ParamSpec, Protocol, TypeVar
 from apps.kv.store import KeyValueStore
 from apps.kv.types import Limits, Statistics
 from ordering.errors import NoPrimary, OrderingError
-from rsm.errors import RsmError
+from rsm.errors import Rejected, RsmError
 from rsm.feeds import Feed
 from rsm.logs import logger
 from rsm.operations import Outcome
@@ -62,6 +62,7 @@ class Store:
         self._vigil: asyncio.Task[None] | None = None
         self.limits = Limits()  # the group's, as they were a moment ago
         self.is_lost = False
+        self._newest = 0  # a slot that was reached
 
     def reading(
         self, consistency: Consistency = Consistency.LINEARIZABLE, after: int | None = None
@@ -78,6 +79,13 @@ class Store:
         if proxy is None:
             proxy = self._writing[qos] = self._proxy.with_options(qos=qos)
         return proxy
+
+    async def check_reached(self, after: int | None) -> None:
+        """Refuses a slot that nobody can have been told of: it would be waited for in vain."""
+        if after is not None and after > self._newest:
+            self._newest = max(self._newest, (await self.probe()).timestamp)
+            if after > self._newest:
+                raise Rejected("future", {"timestamp": after, "newest": self._newest})
 
     # -- whether there is a primary view ---------------------------------------------------------
 

@@ -60,6 +60,7 @@ async def list_keys(request: Request) -> Response:
         span = Span(cursor, span.end)
     consistency = asked.get(CONSISTENCY) or Consistency.LINEARIZABLE
     after = after_in(known_headers(request), consistency)
+    await parts_of(request).store.check_reached(after)
     reading = parts_of(request).store.reading(consistency, after)
     fresh = await reading.range(*span, asked.get(LIMIT) or PAGE, keys_only)
     page = fresh.value
@@ -124,6 +125,7 @@ async def history(request: Request, key: str) -> Response:
     name = key_in(request.scope["raw_path"], b"/v1/history/")
     consistency = asked.get(CONSISTENCY) or Consistency.LINEARIZABLE
     after = after_in(known_headers(request), consistency)
+    await parts_of(request).store.check_reached(after)
     reading = parts_of(request).store.reading(consistency, after)
     fresh = await reading.history(name, asked.get(SINCE) or 0, asked.get(LIMIT) or PAGE)
     found = fresh.value

@@ -215,6 +215,10 @@ def test_when_a_read_may_be_weaker_then_it_says_how_old_it_is_and_misses_nothing
         assert int(found.headers["x-rsm-timestamp"]) >= revision
         wrong = {"x-rsm-timestamp": "soon"}
         problem(await http.get("/v1/kv/k?consistency=sequential", headers=wrong), 400, "bad_request")
+        ahead = {"x-rsm-timestamp": str(revision + 1_000_000)}  # nobody was told of that slot
+        for path in ("/v1/kv/k", "/v1/kv"):
+            refused = await http.get(f"{path}?consistency=sequential", headers=ahead)
+            problem(refused, 400, "future")
 
     ask(check)
 

@@ -209,8 +209,8 @@ def test_when_a_disk_fails_then_its_replica_halts_and_the_others_go_on(
             under_way = asyncio.ensure_future(broken.proxy.add(1))
             with pytest.raises(StorageFailed, match="no space left"):
                 await broken.ended()
-            with pytest.raises(OutcomeUnknown):
-                await under_way
+            (answer,) = await asyncio.gather(under_way, return_exceptions=True)
+            assert answer == 3 or isinstance(answer, OutcomeUnknown)  # the others' disks may be faster
             assert await cluster.replicas[0].proxy.add(1) in {3, 4}
             monkeypatch.undo()
             await cluster.stop(2)
