@@ -25,6 +25,13 @@ from rsm.replica import Replica
 BIND: Final = "127.0.0.1:8080"
 HTTP: Final = "HTTP"
 
+Format = Annotated[
+    LogFormat,
+    typer.Option(envvar="RSM_LOG_FORMAT", help="For people or machines; auto: does a person look?"),
+]
+Level = Annotated[
+    LogLevel, typer.Option(envvar="RSM_LOG_LEVEL", help="From which level on events are logged.")
+]
 Tokens = Annotated[
     Path | None,
     typer.Option(
@@ -59,13 +66,8 @@ def gateway(
     tls_cert: Certificate = None,
     tls_key: PrivateKey = None,
     insecure: Insecure = False,
-    log_format: Annotated[
-        LogFormat,
-        typer.Option(envvar="RSM_LOG_FORMAT", help="For people or machines; auto: does a person look?"),
-    ] = LogFormat.AUTO,
-    log_level: Annotated[
-        LogLevel, typer.Option(envvar="RSM_LOG_LEVEL", help="From which level on events are logged.")
-    ] = LogLevel.INFO,
+    log_format: Format = LogFormat.AUTO,
+    log_level: Level = LogLevel.INFO,
 ) -> None:
     """Serve the key-value store of a group over HTTP until Ctrl-C or SIGTERM;
     what is under way is finished first. A second signal stops it at once.

@@ -13,7 +13,18 @@ from pydantic import ValidationError
 
 from api.settings import GatewaySettings
 from cli.asking import client_of, load_site
-from cli.gateway import HTTP, Certificate, Insecure, PrivateKey, Signals, Tokens, over_http, settings_of
+from cli.gateway import (
+    HTTP,
+    Certificate,
+    Format,
+    Insecure,
+    Level,
+    PrivateKey,
+    Signals,
+    Tokens,
+    over_http,
+    settings_of,
+)
 from cli.showing import UNKNOWN, say
 from cli.showing import refuse as _refuse
 from ordering.driver import run
@@ -156,13 +167,8 @@ def replica(
     tls_cert: Certificate = None,
     tls_key: PrivateKey = None,
     insecure: Insecure = False,
-    log_format: Annotated[
-        LogFormat,
-        typer.Option(envvar="RSM_LOG_FORMAT", help="For people or machines; auto: does a person look?"),
-    ] = LogFormat.AUTO,
-    log_level: Annotated[
-        LogLevel, typer.Option(envvar="RSM_LOG_LEVEL", help="From which level on events are logged.")
-    ] = LogLevel.INFO,
+    log_format: Format = LogFormat.AUTO,
+    log_level: Level = LogLevel.INFO,
 ) -> None:
     """Run one replica of a group until Ctrl-C or SIGTERM; it leaves the ring first. A second signal stops it
     at once.

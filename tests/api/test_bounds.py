@@ -181,20 +181,19 @@ def test_when_a_refusal_is_held_back_then_not_more_than_so_many_are() -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
         problem(await place.http.get("/v1/kv/k"), 429, "overloaded")
-        assert loop.time() - began >= 0.2
+        assert loop.time() - began >= 1.0
         held = asyncio.ensure_future(place.http.get("/v1/kv/k"))
         while not admission.held:
             await asyncio.sleep(0.01)
-        began = loop.time()
         problem(await place.http.get("/v1/kv"), 429, "overloaded")
-        assert loop.time() - began < 0.15
+        assert not held.done()
         problem(await held, 429, "overloaded")
         assert (await place.http.get("/livez")).status_code == 200
         assert (await place.http.get("/metrics")).status_code == 200
         admission.leave()
         problem(await place.http.get("/v1/kv/k"), 404, "key_not_found")
 
-    ask(check, sites=1, requests_max=1, refusals_max=1, refusal_ms=200)
+    ask(check, sites=1, requests_max=1, refusals_max=1, refusal_ms=1000)
 
 
 def test_when_requests_were_refused_then_nothing_is_kept_of_them() -> None:
@@ -252,7 +251,10 @@ def test_when_the_gateway_stops_then_what_is_under_way_is_answered_and_the_rest_
             problem(await http.get("/readyz"), 503, "stopping")
             assert (await http.get("/livez")).status_code == 200
             stopping = asyncio.ensure_future(place.serving.stop())
-            await asyncio.sleep(0.2)
+            server = place.serving._server
+            assert server is not None
+            while not server.should_exit:
+                await asyncio.sleep(0.01)
             writer.write(b"lf")
             assert (await reader.readline()).startswith(b"HTTP/1.1 201")
             await stopping

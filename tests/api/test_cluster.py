@@ -2,8 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from rsm.client import Client
 from rsm.replica import Replica
 from tests.api.gateways import Place, ask, client_config, gateway_of, problem, served
 from tests.api.test_watches import Reader
-from tests.rsm.test_replica import config, crash, play
+from tests.rsm.test_replica import config, crash, founded, play
 
 
 def test_when_the_cluster_is_asked_for_then_every_member_tells_how_it_stands() -> None:
@@ -159,20 +158,8 @@ def durable(directory: Path, **changes: Any) -> Replica[KeyValueStore]:
     return Replica(KeyValueStore, config(mode="durable", data=directory, **changes))
 
 
-@asynccontextmanager
-async def durable_group(directory: Path) -> AsyncIterator[list[Replica[Any]]]:
-    replicas = [durable(directory / str(n)) for n in range(3)]
-    try:
-        for replica in replicas:
-            await replica.open()
-        founders = [replica.address for replica in replicas]
-        for replica in replicas:
-            replica.join(founders)
-        await asyncio.gather(*(replica.ready() for replica in replicas))
-        yield replicas
-    finally:
-        for replica in replicas:
-            await replica.stop()
+def durable_group(directory: Path) -> AbstractAsyncContextManager[list[Replica[Any]]]:
+    return founded([durable(directory / str(n)) for n in range(3)])
 
 
 def test_when_a_replica_serves_by_itself_then_it_is_the_same() -> None:

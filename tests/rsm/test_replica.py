@@ -53,7 +53,13 @@ def config(**changes: Any) -> ReplicaConfig:
 async def group_of(
     machine: type[StateMachine], sites: int = 3, **changes: Any
 ) -> AsyncIterator[list[Replica[Any]]]:
-    replicas: list[Replica[Any]] = [Replica(machine, config(**changes)) for _ in range(sites)]
+    async with founded([Replica(machine, config(**changes)) for _ in range(sites)]) as replicas:
+        yield replicas
+
+
+@asynccontextmanager
+async def founded(replicas: list[Replica[Any]]) -> AsyncIterator[list[Replica[Any]]]:
+    """A group of them, all ready."""
     try:
         for replica in replicas:
             await replica.open()

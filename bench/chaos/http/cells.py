@@ -124,7 +124,7 @@ class Cells(StateMachine):
             case Get(key):
                 return (key, *cells[key]) if key in cells else None
             case _:
-                raise NotImplementedError(type(operation).__name__)
+                raise AssertionError(f"{type(operation).__name__}: the load draws no such operation")
 
     def _holds(self, compare: Compare) -> bool:
         value, revision, _, version = self.cells.get(compare.key, (None, ABSENT, 0, 0))
@@ -138,4 +138,4 @@ class Cells(StateMachine):
             case Compare(target="version", op=op, operand=int(number)):
                 return version > number if op == ">" else version < number
             case _:
-                raise NotImplementedError(f"{compare.target} {compare.op}")
+                raise AssertionError(f"{compare.target} {compare.op}: the load draws no such comparison")

@@ -187,4 +187,4 @@ def _call_of(request: Request) -> tuple[str, tuple[Any, ...]]:
         case method, (*arguments, once):
             return method, (*arguments, once_of(once))
         case method, _:
-            raise NotImplementedError(method)
+            raise AssertionError(f"{method}: the load draws no such request")

@@ -56,7 +56,7 @@ def http_of(request: Request) -> Sent:
         case "listing", (prefix,):
             return Sent("GET", f"/v1/kv?prefix={quote(prefix)}", {})
         case method, _:
-            raise NotImplementedError(method)
+            raise AssertionError(f"{method}: the load draws no such request")
 
 
 def _path(place: str, key: bytes) -> str:
@@ -90,7 +90,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
         case Delete(key):
             return {"op": "delete", "key": key.decode()}
         case _:
-            raise NotImplementedError(type(operation).__name__)
+            raise AssertionError(f"{type(operation).__name__}: the load draws no such operation")
 
 
 # -- and back ------------------------------------------------------------------------------------
