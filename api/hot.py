@@ -127,8 +127,10 @@ class Keys:
         if consistency is _LINEARIZABLE:
             self._store.check_primary()
         after = after_in(headers, consistency)
-        await self._store.check_reached(after)
-        get = self._get[consistency] if after is None else self._store.reading(consistency, after).get
+        get = self._get[consistency]
+        if after is not None:
+            await self._store.check_reached(after)
+            get = self._store.reading(consistency, after).get
         fresh = await get(key, asked.get(REVISION))
         told = origin_of(fresh) + age_of(fresh, consistency)
         entry = fresh.value
