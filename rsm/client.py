@@ -13,7 +13,7 @@ replicated session. What fits no datagram goes over the bulk channel (``far_call
 import asyncio
 import secrets
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -251,7 +251,7 @@ class Client(Surveyor, Generic[M]):
 
     def follow(
         self, method: Marked[M, P, Feed[T]], *args: P.args, **kwargs: P.kwargs
-    ) -> AsyncIterator[Feed[T]]:
+    ) -> AsyncGenerator[Feed[T], None]:
         """What a feed has, and everything that comes behind it, from whichever replica; see ``feeds``."""
         return follow(self.catalogue.query(method.__name__), args, kwargs, self._next_of_feed)
 

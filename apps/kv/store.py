@@ -293,6 +293,12 @@ class KeyValueStore(StateMachine):
         """A lock as ``lease`` sees it."""
         return self._locks.state(name, lease)
 
+    @query
+    def lock_turn(self, since: int, name: bytes, lease: int) -> Feed[LockState]:
+        """Nothing as long as ``lease`` waits in the queue it was in at slot ``since``; then the lock."""
+        newest, found = self.context.timestamp, self._locks.state(name, lease)
+        return Feed([], since) if newest < since or found.place else Feed([found], newest)
+
     # -- the store itself ------------------------------------------------------------------------
 
     @command
