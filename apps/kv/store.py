@@ -303,11 +303,11 @@ class KeyValueStore(StateMachine):
 
     @command
     def compact(self, revision: int) -> Compacted:
-        """Forget what happened up to this revision."""
+        """Forget what happened up to this revision, 10,000 changes at most, and the rest of a revision."""
         if not 0 <= revision <= self.context.timestamp:
             raise Rejected("bad_request", {"revision": revision, "least": 0, "most": self.context.timestamp})
-        events = self._changes.compact(revision)
-        return Compacted(self._changes.compacted, events)
+        events, more = self._changes.compact(revision)
+        return Compacted(self._changes.compacted, events, more)
 
     @command
     def configure(self, limits: Limits) -> Limits:
@@ -317,7 +317,7 @@ class KeyValueStore(StateMachine):
             if not least <= value <= most:
                 raise Rejected("bad_request", {"limit": name, "value": value, "least": least, "most": most})
         self._limits = limits
-        self._changes.trim(limits)
+        self._changes.trim(limits, self.context.timestamp)
         self._repeats.trim(self.context.time_ns, limits)
         return limits
 
