@@ -296,7 +296,10 @@ async def _invalid(request: Request, error: Exception) -> Response:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if has_body(hot.headers_of(request.scope)) and kind != "application/json" and not kind.endswith("+json"):
         return _response(Problem("unsupported_media_type", "Content-Type: send application/json"))
-    errors = [{"place": ".".join(map(str, each["loc"][1:])), "words": each["msg"]} for each in found]
+    errors = [
+        {"place": ".".join(map(str, each["loc"][1:])), "words": each["msg"].removeprefix("Value error, ")}
+        for each in found
+    ]
     return _response(Problem("invalid", "; ".join(_words(each) for each in errors[:3]), errors=errors[:100]))
 
 

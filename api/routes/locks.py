@@ -13,7 +13,7 @@ from api import schemas
 from api.bodies import Gone
 from api.description import IDEMPOTENCY_KEY, documented, problems
 from api.hot import key_in, once_of
-from api.parameters import LEASE, LIMIT, PREFIX, duration_ms, known, span_of_prefix
+from api.parameters import AFTER_NAME, LEASE, LIMIT, PREFIX, duration_ms, known, span_of_prefix
 from api.parts import Parts, asked_of, json_answer, known_headers, parts_of
 from api.problems import Problem
 from api.streams import disconnected
@@ -29,7 +29,8 @@ PAGE: Final = 100
 LOOK_SECONDS: Final = 5.0  # who finds no link has no feed: it looks, as seldom as this
 _PATH: Final = b"/v1/locks/"
 _NOTHING: Final = known()
-_LISTED: Final = known(PREFIX, LIMIT)
+_LISTED: Final = (PREFIX, AFTER_NAME, LIMIT)
+_KNOWN: Final = known(*_LISTED)
 _LEASE: Final = known(LEASE)
 
 
@@ -38,12 +39,14 @@ _LEASE: Final = known(LEASE)
     summary="List locks that are held",
     response_model=schemas.LocksShape,
     responses=problems(),
-    openapi_extra=documented(PREFIX, LIMIT),
+    openapi_extra=documented(*_LISTED),
 )
 async def list_locks(request: Request) -> Response:
-    asked = asked_of(request, _LISTED)
-    span = span_of_prefix(asked.get(PREFIX) or b"")
-    fresh = await parts_of(request).store.reading().locks(*span, asked.get(LIMIT) or PAGE)
+    asked = asked_of(request, _KNOWN)
+    start, end = span_of_prefix(asked.get(PREFIX) or b"")
+    after = asked.get(AFTER_NAME)
+    start = start if after is None else max(start, after + b"\0")
+    fresh = await parts_of(request).store.reading().locks(start, end, asked.get(LIMIT) or PAGE)
     return json_answer({"items": [schemas.lock(each) for each in fresh.value]}, fresh)
 
 

@@ -17,6 +17,7 @@ def test_when_a_lease_is_granted_then_it_can_be_looked_at_renewed_and_ended() ->
         assert made.status_code == 201
         lease = made.json()
         assert made.headers["location"] == f"/v1/leases/{lease['id']}"
+        assert 0 <= lease.pop("age_ms") < 5000
         assert lease == {"id": lease["id"], "ttl_ms": 30_000, "remaining_ms": 30_000, "keys": 0, "locks": 0}
         await http.put(f"/v1/kv/k?lease={lease['id']}", content=b"x")
         await http.post("/v1/locks/l", json={"lease": lease["id"]})
@@ -41,6 +42,20 @@ def test_when_a_lease_is_granted_then_it_can_be_looked_at_renewed_and_ended() ->
             await http.delete(f"/v1/leases/{lease['id']}"),
         ):
             problem(answer, 404, "lease_not_found")
+
+    ask(check)
+
+
+def test_when_a_group_is_idle_then_it_is_told_how_long_ago_the_time_of_a_lease_was_counted() -> None:
+    async def check(place: Place) -> None:
+        http = place.http
+        path = (await http.post("/v1/leases", json={"ttl": "1m"})).headers["location"]
+        before = (await http.get(path)).json()
+        await asyncio.sleep(0.5)
+        after = (await http.get(path)).json()
+        left = [each["remaining_ms"] - each["age_ms"] for each in (before, after)]
+        assert 500 <= left[0] - left[1] < 5000
+        assert (await http.get("/v1/leases")).json()["items"][0]["age_ms"] >= after["age_ms"]
 
     ask(check)
 
@@ -75,7 +90,8 @@ def test_when_a_lease_is_wrongly_asked_for_then_it_says_why() -> None:
         assert answer.headers["allow"] == "DELETE, GET"
         once = {"idempotency-key": "lease"}
         first = await http.post("/v1/leases", json={"ttl": "1m"}, headers=once)
-        assert (await http.post("/v1/leases", json={"ttl": "1m"}, headers=once)).json() == first.json()
+        again = await http.post("/v1/leases", json={"ttl": "1m"}, headers=once)
+        assert again.json() == {**first.json(), "age_ms": again.json()["age_ms"]}
         problem(await http.post("/v1/leases", json={"ttl": "2m"}, headers=once), 422, "key_reused")
 
     ask(check, sites=1)
@@ -96,6 +112,8 @@ def test_when_a_lock_is_taken_then_nobody_else_has_it_until_it_is_given_back() -
         assert (await http.get("/v1/locks/a/b")).json() == shape
         assert (await http.get("/v1/locks?prefix=a/")).json() == {"items": [shape]}
         assert (await http.get("/v1/locks?prefix=b")).json() == {"items": []}
+        assert (await http.get("/v1/locks?prefix=a&after=a/a")).json() == {"items": [shape]}
+        assert (await http.get("/v1/locks?prefix=a&after=a/b")).json() == {"items": []}
         problem(await http.delete(f"/v1/locks/a/b?lease={two}"), 409, "not_held")
         problem(await http.delete("/v1/locks/a/b"), 400, "bad_request")
         assert (await http.delete(f"/v1/locks/a/b?lease={one}")).status_code == 204
@@ -158,7 +176,7 @@ def test_when_a_lock_is_given_back_then_who_waits_has_it_at_once_and_nobody_aske
         assert loop.time() - at < 0.1, "nobody told it that the lock is free"
         assert answer.json()["lease"] == two
         assert answer.json()["token"] == int(released["x-rsm-timestamp"])
-        assert int(answer.headers["x-rsm-timestamp"]) - answer.json()["token"] <= 2
+        assert int(answer.headers["x-rsm-timestamp"]) - answer.json()["token"] <= 5
 
     ask(check)
 
