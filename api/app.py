@@ -272,7 +272,7 @@ async def _refused(request: Request, error: Exception) -> Response:
         headers = [(b"allow", allowed.encode())]
         return _response(Problem("method_not_allowed", f"{path} takes {allowed}", headers=headers))
     if error.status_code == 404:
-        return _response(Problem("not_found", "there is nothing at this path; see /openapi.json"))
+        return _response(Problem("not_found", "there is nothing at this path; see /docs or /openapi.json"))
     if error.status_code == 400:
         return _response(Problem("bad_request", f"the body is no JSON that can be read: {error.detail}"))
     return _response(defect(error))
@@ -290,7 +290,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     found = error.errors()
     if any(each["loc"][0] == "path" for each in found):
-        return _response(Problem("not_found", "there is nothing at this path; see /openapi.json"))
+        return _response(Problem("not_found", "there is nothing at this path; see /docs or /openapi.json"))
     if any(each["type"] == "json_invalid" for each in found):
         return _response(Problem("bad_request", "the body is no JSON that can be read"))
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -54,7 +54,7 @@ ADVICE: Final = {
     "forbidden": "use a token with the scope it names; rsm token new makes one",
     "too_large": "docs/kv.md has the limits",
     "not_found": "is this endpoint a gateway of rsm, and of this version?",
-    "no_primary": "rsm status --endpoint shows who is there",
+    "no_primary": "a majority of the replicas must run: rsm status shows who does",
     "overloaded": "repeat it later, or give it longer: --timeout",
     "full": "delete what is not needed, or raise the limit",
     "defect": "this is a bug; the gateway's log has it under that number",
