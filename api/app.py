@@ -27,7 +27,7 @@ from api.cluster import Surveys
 from api.metrics import Metrics
 from api.parts import Parts
 from api.problems import Problem, defect, problem_of
-from api.routes import cluster, health, keys, leases, locks, watch
+from api.routes import cluster, docs, health, keys, leases, locks, watch
 from api.server import Receive, Scope, Send
 from api.settings import GatewaySettings
 from api.store import Group, Store
@@ -41,7 +41,7 @@ from rsm.logs import logger
 log = logger(__name__)
 
 _NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
-_OPEN: Final = frozenset({b"/livez", b"/readyz", b"/openapi.json", b"/docs"})
+_OPEN: Final = frozenset({b"/livez", b"/readyz", b"/openapi.json"}) | docs.PATHS
 _UNCOUNTED: Final = _OPEN | {b"/metrics", b"/v1/watch", b"/v1/cluster/events"}
 _DATA: Final = ("kv", "history", "watch", "txn", "counters", "leases", "locks")
 _DATA_PATHS: Final = tuple(f"/v1/{name}".encode() for name in _DATA)
@@ -50,7 +50,7 @@ _READ_ONLY: Final = frozenset({b"/v1/cluster", b"/v1/cluster/events", b"/metrics
 _KEY_ROUTE: Final = "/v1/kv/{key}"
 _NO_ROUTE: Final = "none"
 _GONE: Final = 499  # in the figures alone: nobody is there to be told
-_ROUTES: Final = (keys, watch, leases, locks, cluster, health)
+_ROUTES: Final = (keys, watch, leases, locks, cluster, health, docs)
 
 
 def create_app(group: Group, settings: GatewaySettings) -> "Gateway":
@@ -231,9 +231,8 @@ def _web(parts: Parts, *, tokens: bool) -> FastAPI:
         title=description.TITLE,
         version=version("rsm"),
         openapi_url="/openapi.json",
-        docs_url="/docs",
+        docs_url=None,
         redoc_url=None,
-        swagger_ui_oauth2_redirect_url=None,
         redirect_slashes=False,
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
@@ -273,7 +272,7 @@ async def _refused(request: Request, error: Exception) -> Response:
         headers = [(b"allow", allowed.encode())]
         return _response(Problem("method_not_allowed", f"{path} takes {allowed}", headers=headers))
     if error.status_code == 404:
-        return _response(Problem("not_found", "there is nothing at this path; see /openapi.json"))
+        return _response(Problem("not_found", "there is nothing at this path; see /docs or /openapi.json"))
     if error.status_code == 400:
         return _response(Problem("bad_request", f"the body is no JSON that can be read: {error.detail}"))
     return _response(defect(error))
@@ -291,13 +290,16 @@ async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     found = error.errors()
     if any(each["loc"][0] == "path" for each in found):
-        return _response(Problem("not_found", "there is nothing at this path; see /openapi.json"))
+        return _response(Problem("not_found", "there is nothing at this path; see /docs or /openapi.json"))
     if any(each["type"] == "json_invalid" for each in found):
         return _response(Problem("bad_request", "the body is no JSON that can be read"))
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if has_body(hot.headers_of(request.scope)) and kind != "application/json" and not kind.endswith("+json"):
         return _response(Problem("unsupported_media_type", "Content-Type: send application/json"))
-    errors = [{"place": ".".join(map(str, each["loc"][1:])), "words": each["msg"]} for each in found]
+    errors = [
+        {"place": ".".join(map(str, each["loc"][1:])), "words": each["msg"].removeprefix("Value error, ")}
+        for each in found
+    ]
     return _response(Problem("invalid", "; ".join(_words(each) for each in errors[:3]), errors=errors[:100]))
 
 

@@ -5,7 +5,7 @@ Proxies are made once for each way of asking: making one costs as much as half a
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final, ParamSpec, Protocol, TypeVar
 
 from apps.kv.store import KeyValueStore
@@ -41,7 +41,7 @@ class Group(Protocol):
 
     def follow(
         self, method: Marked[KeyValueStore, P, Feed[T]], *args: P.args, **kwargs: P.kwargs
-    ) -> AsyncIterator[Feed[T]]: ...
+    ) -> AsyncGenerator[Feed[T], None]: ...
 
     async def survey(self) -> Picture: ...
 

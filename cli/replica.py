@@ -104,7 +104,8 @@ def init(
         _refuse(f"{directory}: has {error} already; a group is founded once")
     typer.echo(f"{directory}: {', '.join(files)}")
     typer.echo(
-        f"start each with: rsm replica --config {directory}/site-1.toml --machine package.module:Class"
+        f"start each with: rsm replica --config {directory}/site-1.toml --machine package.module:Class\n"
+        "without --machine it is the key-value store; rsm gateway --config serves that over HTTP"
     )
 
 

@@ -13,7 +13,7 @@ replicated session. What fits no datagram goes over the bulk channel (``far_call
 import asyncio
 import secrets
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -251,7 +251,7 @@ class Client(Surveyor, Generic[M]):
 
     def follow(
         self, method: Marked[M, P, Feed[T]], *args: P.args, **kwargs: P.kwargs
-    ) -> AsyncIterator[Feed[T]]:
+    ) -> AsyncGenerator[Feed[T], None]:
         """What a feed has, and everything that comes behind it, from whichever replica; see ``feeds``."""
         return follow(self.catalogue.query(method.__name__), args, kwargs, self._next_of_feed)
 
@@ -276,7 +276,11 @@ class BlockingClient(Generic[M]):
         with BlockingClient(Counter, config) as counter:
             counter.add(1)
 
-    Its methods may be called from any thread.
+    Its methods may be called from any thread. To follow a feed::
+
+        client = BlockingClient(Store, config)
+        with client, client.follow(Store.changes, 0) as feeds:
+            for feed in feeds: ...
     """
 
     def __init__(self, machine: type[M], config: ClientConfig) -> None:
@@ -305,6 +309,12 @@ class BlockingClient(Generic[M]):
         self._run(close(), last=True)
         self._end()
 
+    def follow(self, method: Marked[M, P, Feed[T]], *args: P.args, **kwargs: P.kwargs) -> "BlockingFeeds[T]":
+        """What a feed has, and everything that comes behind it; see ``feeds``."""
+        if self._thread.ident is None:
+            raise RsmError("this client is not open yet; follow inside its with")
+        return BlockingFeeds(self._client.follow(method, *args, **kwargs), self._run)
+
     def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -322,6 +332,58 @@ class BlockingClient(Generic[M]):
 
 
 Run: TypeAlias = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+class BlockingFeeds(Generic[T]):
+    """Pages of a feed; ``next`` waits for one, and is for one thread at a time. ``close`` ends it, from
+    whichever thread. A wait that was interrupted, by Ctrl-C say, loses nothing: the page comes next."""
+
+    def __init__(self, feeds: AsyncGenerator[Feed[T], None], run: Run) -> None:
+        self._feeds = feeds
+        self._run = run
+        self._page: asyncio.Future[Feed[T]] | None = None  # that somebody waits for, or waited
+        self._is_closed = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Feed[T]:
+        page = cast("Feed[T] | None", self._run(self._next()))
+        if page is None:
+            raise StopIteration
+        return page
+
+    async def _next(self) -> Feed[T] | None:
+        if self._is_closed:
+            return None
+        if self._page is None:
+            self._page = asyncio.ensure_future(anext(self._feeds))
+        page = self._page
+        await asyncio.wait([page])
+        if page.cancelled():  # it was closed meanwhile
+            return None
+        self._page = None
+        try:
+            return page.result()
+        except StopAsyncIteration:  # it has raised before
+            return None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with suppress(RsmError):  # its client was closed: then nothing is left to end
+            self._run(self._close())
+
+    async def _close(self) -> None:
+        self._is_closed = True
+        if self._page is not None:
+            self._page.cancel()
+            await asyncio.wait([self._page])
+        await self._feeds.aclose()
 
 
 class BlockingProxy(Generic[M]):

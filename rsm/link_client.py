@@ -4,11 +4,17 @@ The link is made when it is first needed, to one of the replicas, and kept. If i
 that it does not serve, or it has stopped to answer, another is asked; reads that were under way end with
 ``LinkLost``, and whoever asked decides what to do. So does a single read that takes too long where others are
 answered. One that does not serve is kept for a moment, for stale reads: perhaps nobody serves.
+
+Each client has an order of its own in which it prefers the replicas, by chance: so they spread, and when one
+fails, over all that are left. A link to another than the first goes back after a while, when one that is
+preferred serves again: without that, all would be at one replica after a rolling restart. Reads that are
+under way then are asked again over the new link.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Callable
+from hashlib import blake2b
 from random import Random
 from typing import Final, NamedTuple
 
@@ -42,6 +48,8 @@ LOOK_SECONDS: Final = 0.1
 STALE_SECONDS: Final = 1.0  # on a replica that does not serve
 PAUSE_SECONDS: Final = 0.05  # when nobody takes the link; it doubles
 PAUSE_SECONDS_MAX: Final = 1.0
+HOME_SECONDS: Final = 30.0  # before a link looks for one that is preferred, and up to twice as long
+HOME_SECONDS_MAX: Final = 600.0  # it doubles with every move: who is preferred may come and go
 SLACK_BYTES: Final = 4096
 
 
@@ -87,6 +95,9 @@ class Link:
         self._wake = asyncio.Event()
         self._leave_at = 0.0
         self._moved_at = 0.0  # when something of an answer has come
+        self._seed = rng.randbytes(16)
+        self._turn = 0  # whose it is, in the order of preference
+        self._patience = HOME_SECONDS
         self._closed = False
 
     # -- asking ----------------------------------------------------------------------------------
@@ -162,18 +173,16 @@ class Link:
     # -- keeping it ------------------------------------------------------------------------------
 
     async def _keep(self) -> None:
-        """One replica after the other as long as the client lives; each client begins with another one."""
+        """One replica after the other as long as the client lives."""
         pause = PAUSE_SECONDS
-        turn = self._rng.randrange(1 << 16)
         while True:
-            addresses = sorted(self._addresses())
-            address = addresses[turn % len(addresses)]
-            turn += 1
+            addresses = self._preferred()
+            address = addresses[self._turn % len(addresses)]
+            self._turn += 1
             self._is_greeted = False
             try:
-                peer = msgspec.structs.replace(self._peer(address), limits=LINK_LIMITS)
-                async with peer.linked() as stream:
-                    await self._use(stream)
+                async with self._linked(address) as stream:
+                    await self._use(stream, address)
             except BulkError as error:
                 log.debug("a link ended", peer=address, error=str(error))
             except Exception as error:  # noqa: BLE001 - whatever one of them is: without this task there is no link
@@ -182,16 +191,48 @@ class Link:
                 self._lose(f"the link to {address} is gone")
             if self._is_greeted:
                 pause = PAUSE_SECONDS
-            elif turn % len(addresses) == 0:
+            elif self._turn % len(addresses) == 0:
                 await asyncio.sleep(pause * (1 + self._rng.random()))
                 pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
-    async def _use(self, stream: BulkStream) -> None:
-        """Until it breaks, is silent, or the replica does not serve."""
+    def _linked(self, address: str) -> contextlib.AbstractAsyncContextManager[BulkStream]:
+        return msgspec.structs.replace(self._peer(address), limits=LINK_LIMITS).linked()
+
+    def _preferred(self) -> list[str]:
+        """An order that stays as it is when others come and go, and is another one at every client."""
+        return sorted(self._addresses(), key=lambda each: blake2b(each.encode(), key=self._seed).digest())
+
+    async def _go_home(self, stream: BulkStream, address: str) -> None:
+        """End a link when one that is preferred can be had; ``_keep`` makes it."""
+        while True:
+            await asyncio.sleep(self._patience * (1 + self._rng.random()))
+            for turn, other in enumerate(self._preferred()):
+                if other == address:
+                    if turn == 0:
+                        self._patience = HOME_SECONDS
+                    break
+                if await self._serves(other):
+                    self._turn = turn
+                    self._patience = min(2 * self._patience, HOME_SECONDS_MAX)
+                    stream.abort()
+                    return
+
+    async def _serves(self, address: str) -> bool:
+        """Whether it would take the link."""
+        frames = Frames(Said, self._bytes_max)
+        with contextlib.suppress(BulkError):
+            async with self._linked(address) as stream:
+                async for chunk in stream:
+                    for said in frames.take(chunk):
+                        return isinstance(said, Hello) and said.serving
+        return False
+
+    async def _use(self, stream: BulkStream, address: str) -> None:
+        """Until it breaks, is silent, the replica does not serve, or there is one that is preferred."""
         self._moved_at = self._loop.time()
         self._leave_at = self._moved_at + STALE_SECONDS
-        sending = asyncio.ensure_future(self._send(stream))
-        looking = asyncio.ensure_future(self._look(stream))
+        work = [self._send(stream), self._look(stream), self._go_home(stream, address)]
+        tasks = [asyncio.ensure_future(each) for each in work]
         frames = Frames(Said, self._bytes_max)
         try:
             async for chunk in stream:
@@ -203,10 +244,10 @@ class Link:
                 if frames.is_within:  # a long answer is coming
                     self._moved_at = self._loop.time()
         finally:
-            sending.cancel()
-            looking.cancel()
+            for task in tasks:
+                task.cancel()
             stream.abort()
-            await asyncio.gather(sending, looking, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _greeted(self, hello: Hello) -> bool:
         """Whether to stay."""

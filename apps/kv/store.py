@@ -293,15 +293,21 @@ class KeyValueStore(StateMachine):
         """A lock as ``lease`` sees it."""
         return self._locks.state(name, lease)
 
+    @query
+    def lock_turn(self, since: int, name: bytes, lease: int) -> Feed[LockState]:
+        """Nothing as long as ``lease`` waits in the queue it was in at slot ``since``; then the lock."""
+        newest, found = self.context.timestamp, self._locks.state(name, lease)
+        return Feed([], since) if newest < since or found.place else Feed([found], newest)
+
     # -- the store itself ------------------------------------------------------------------------
 
     @command
     def compact(self, revision: int) -> Compacted:
-        """Forget what happened up to this revision."""
+        """Forget what happened up to this revision, 10,000 changes at most, and the rest of a revision."""
         if not 0 <= revision <= self.context.timestamp:
             raise Rejected("bad_request", {"revision": revision, "least": 0, "most": self.context.timestamp})
-        events = self._changes.compact(revision)
-        return Compacted(self._changes.compacted, events)
+        events, more = self._changes.compact(revision)
+        return Compacted(self._changes.compacted, events, more)
 
     @command
     def configure(self, limits: Limits) -> Limits:
@@ -311,7 +317,7 @@ class KeyValueStore(StateMachine):
             if not least <= value <= most:
                 raise Rejected("bad_request", {"limit": name, "value": value, "least": least, "most": most})
         self._limits = limits
-        self._changes.trim(limits)
+        self._changes.trim(limits, self.context.timestamp)
         self._repeats.trim(self.context.time_ns, limits)
         return limits
 
