@@ -1,0 +1,136 @@
+"""How many requests may be under way at a time?
+
+With ``n`` of them under way a request takes about ``a + b n``: ``a`` without load, and ``b`` for each that
+is ahead of it or shares a batch with it. So ``n / (a + b n)`` are served a second, and never ``1 / b``. Where
+one takes ``slowdown`` times ``a``, all but one part in ``slowdown`` of that is reached. From there on more of
+them bring nothing, and everybody waits longer.
+
+So the limit is where the *median* request takes ``slowdown`` times what its kind takes without load. A median
+is not moved by a pause of the group, nor by a few requests that are dear. The limit moves by small steps,
+each after some rounds of requests, and only while it is reached; between ``floor`` and ``ceiling``.
+
+There is no clock here: whoever asks says what time it is.
+"""
+
+from typing import Final
+
+LIGHT: Final = 4  # so few requests under way do not wait for each other
+SAMPLES: Final = 16  # that make a kind known
+WINDOW_S: Final = 0.1
+ROUNDS: Final = 2  # of as many requests as the limit is: what a step has changed shows in the second
+SHRINK: Final = 0.9
+GROW: Final = 1.05
+PROBE_S: Final = 1.0
+PROBE_PAUSE_S: Final = 10.0
+_STEP: Final = 0.02  # of the median that is followed
+
+
+class _Base:
+    """The median time of a kind of request without load, followed step by step."""
+
+    __slots__ = ("count", "seconds")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.seconds = 0.0
+
+    @property
+    def is_known(self) -> bool:
+        return self.count >= SAMPLES
+
+    def note(self, seconds: float) -> None:
+        self.count += 1
+        if self.count == 1 or (not self.is_known and seconds < self.seconds):
+            self.seconds = seconds  # the first ones find everything cold
+        elif self.is_known:
+            self.seconds *= 1 + _STEP if seconds > self.seconds else 1 - _STEP
+
+
+class Concurrency:
+    """Counts, judges, and sets the limit. ``enter`` is followed by ``leave``."""
+
+    def __init__(self, floor: int, ceiling: int, slowdown: float) -> None:
+        self.floor = min(floor, ceiling)
+        self.ceiling = ceiling
+        self._slowdown = slowdown
+        self._limit = float(ceiling)
+        self._bases: dict[str, _Base] = {}
+        self.under_way = 0
+        self.per_s = 0.0  # requests that were finished while the limit was reached; 0: it never was
+        self._probing_until = 0.0  # 0: not probing
+        self._probed = float("-inf")
+        self._light = 0  # samples without load since a probe began
+        self._begin(0.0)
+
+    @property
+    def limit(self) -> int:
+        return min(LIGHT, self.floor) if self._probing_until else int(self._limit)
+
+    def enter(self) -> int:
+        """The place that it has: how many are under way, with it. 0: there is no room."""
+        if self.under_way >= self.limit:
+            self._was_full = True
+            return 0
+        self.under_way += 1
+        return self.under_way
+
+    def leave(self, place: int, kind: str | None, seconds: float, now: float) -> None:
+        """``kind``: of those alike; None if its time says nothing, because it failed, say."""
+        is_light = place <= LIGHT and self.under_way <= LIGHT
+        self.under_way -= 1
+        self._finished += 1
+        if kind is not None:
+            self._judge(kind, seconds, is_light=is_light)
+        if self._probing_until:
+            self._probe(now)
+        elif now - self._began >= WINDOW_S:
+            if not self._was_full:  # a limit that is not reached changes nothing, so nothing is learnt of it
+                self._begin(now)
+            elif self._finished >= ROUNDS * self._limit:
+                self._step(now)
+
+    def _judge(self, kind: str, seconds: float, *, is_light: bool) -> None:
+        base = self._bases.get(kind)
+        if base is None:
+            base = self._bases[kind] = _Base()
+        if is_light:
+            base.note(seconds)
+            self._light += 1
+        if not base.is_known:
+            self._unknown += 1
+        elif seconds > self._slowdown * base.seconds:
+            self._slow += 1
+        else:
+            self._fast += 1
+
+    def _begin(self, now: float) -> None:
+        self._began = now
+        self._finished = 0
+        self._slow = 0
+        self._fast = 0
+        self._unknown = 0
+        self._was_full = False
+
+    def _step(self, now: float) -> None:
+        self.per_s = self._finished / (now - self._began)
+        if self._unknown > self._slow + self._fast:
+            self._begin_probe(now)
+        elif self._slow > self._fast:
+            self._limit = max(self.floor, self._limit * SHRINK)
+        elif self._fast:
+            self._limit = min(self.ceiling, self._limit * GROW)
+        self._begin(now)
+
+    # -- a beginning under load ------------------------------------------------------------------
+
+    def _begin_probe(self, now: float) -> None:
+        """Nobody knows what a request takes without load: hardly anybody is let in until that is known."""
+        if now - self._probed >= PROBE_PAUSE_S:
+            self._probed = now
+            self._probing_until = now + PROBE_S
+            self._light = 0
+
+    def _probe(self, now: float) -> None:
+        if self._light >= SAMPLES or now >= self._probing_until:
+            self._probing_until = 0.0
+            self._begin(now)
