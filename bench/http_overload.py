@@ -1,6 +1,6 @@
 """Ten times the connections that a gateway can use: who is served is served well, and all others are told.
 
-First the load that it sustains is looked for: connections are doubled until that brings no more puts a
+First the load that it sustains is looked for: more and more connections until that brings no more puts a
 second, or some are refused, and once more on the way back, for neighbours spoil single rates. The fewest that
 reach nearly the best rate are what it sustains. Then ten times as many ask for a while, and whoever is
 refused asks again at once. What the waits of those who are served are compared with is measured half before
@@ -25,12 +25,12 @@ from bench.ordering import Step
 from bench.results import Result, Value, calibrate, ratio, versions
 
 TIMES: Final = 10
-FIRST: Final = 8
+FIRST: Final = 16
 SUSTAINED_MAX: Final = CONNECTIONS_MAX // TIMES
 P99_WANTED: Final = 2.0
 ENOUGH: Final = 0.95  # of the best rate
 BUSY: Final = 0.8  # of a core: a generator that has less to spare measures itself
-_VAIN: Final = 2  # doublings that bring nothing end the search: a neighbour may have spoilt one
+_VAIN: Final = 3  # steps that bring nothing end the search: a neighbour may have spoilt one
 _SETTLED: Final = 0.2  # of the time: every queue is as long as it gets by then
 _SAMPLE_SECONDS: Final = 0.5
 _FLAT: Final = 1.1
@@ -43,7 +43,7 @@ class OverloadPlan(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode = Mode.MEMORY
     connections: int = 0  # that it sustains; 0: they are looked for
     seconds: float = 60.0
-    search_seconds: float = 2.0
+    search_seconds: float = 1.5
     directory: Path = Path()
 
     def check(self) -> None:
@@ -150,14 +150,15 @@ def _search(plan: OverloadPlan, loads: Loads, step: Step) -> dict[str, Value]:
 def tried(plan: OverloadPlan) -> list[int]:
     if plan.connections:
         return [plan.connections]
-    found = [FIRST]
-    while 2 * found[-1] <= SUSTAINED_MAX:
-        found.append(2 * found[-1])
-    return found
+    doubled = [FIRST]
+    while 2 * doubled[-1] <= SUSTAINED_MAX:
+        doubled.append(2 * doubled[-1])
+    found = sorted(doubled + [each * 3 // 2 for each in doubled])
+    return [each for each in found if each <= SUSTAINED_MAX]
 
 
 def is_enough(search: dict[str, Value]) -> bool:
-    """Whether the last doublings have brought nothing, or somebody was refused."""
+    """Whether the last steps have brought nothing, or somebody was refused."""
     rates = [_per_s(row) for row in search.values()]
     earlier = rates[:-_VAIN]
     in_vain = bool(earlier) and max(rates[-_VAIN:]) * ENOUGH < max(earlier)

@@ -17,7 +17,7 @@ from bench.errors import BenchError, NotAvailable
 from bench.http_generators import Generator, Generators, run_wrk, shown, wrk_shown
 from bench.http_load import Load, Loader
 from bench.http_measure import HttpPlan, Loads
-from bench.http_overload import Memory, OverloadPlan, checks, is_enough, sustained
+from bench.http_overload import Memory, OverloadPlan, checks, is_enough, sustained, tried
 from bench.http_services import Kind, Ours, Service, answers, bare, key_of, requests_of
 from bench.machine import Mode
 from bench.peers import etcd
@@ -299,19 +299,25 @@ def searched(*rates: int, refused: int = 0) -> dict[str, Value]:
     return {str(8 << step): row for step, row in enumerate(rows)}
 
 
+def test_when_loads_are_tried_then_there_is_one_between_two_doublings() -> None:
+    found = tried(OverloadPlan())
+    assert found[:6] == [16, 24, 32, 48, 64, 96]
+    assert found[-1] <= http_overload.SUSTAINED_MAX
+    assert tried(OverloadPlan(connections=7)) == [7]
+
+
 @pytest.mark.parametrize(
     ("rates", "expected"),
     [
         ([1000], False),
-        ([1000, 1900], False),
-        ([1000, 1900, 1950], False),
-        ([1000, 1900, 1950, 1960], True),
-        ([1000, 900], False),
-        ([1000, 900, 1500], False),
-        ([1000, 900, 1040], True),
+        ([1000, 1900, 1950, 1960], False),
+        ([1000, 1900, 1950, 1960, 1970], True),
+        ([1000, 900, 900], False),
+        ([1000, 900, 900, 1500], False),
+        ([1000, 900, 900, 1040], True),
     ],
 )
-def test_when_twice_the_connections_bring_nothing_and_then_again_then_it_is_enough(
+def test_when_more_connections_bring_nothing_again_and_again_then_it_is_enough(
     rates: list[int], expected: bool
 ) -> None:
     assert is_enough(searched(*rates)) is expected
