@@ -17,16 +17,20 @@ from typing import Final
 LIGHT: Final = 4  # so few requests under way do not wait for each other
 SAMPLES: Final = 16  # that make a kind known
 WINDOW_S: Final = 0.1
-ROUNDS: Final = 2  # of as many requests as the limit is: what a step has changed shows in the second
+ROUNDS: Final = 3  # of as many requests as the limit is: a pause makes one of them slow, and not most
 SHRINK: Final = 0.9
+SHRINK_MORE: Final = 0.7  # where most are slower than twice what they may be
 GROW: Final = 1.05
 PROBE_S: Final = 1.0
 PROBE_PAUSE_S: Final = 10.0
-_STEP: Final = 0.02  # of the median that is followed
+CROWDED: Final = -1  # a place among many
+_DOWN: Final = 0.97  # three steps up are one down: what is followed is the lower quarter
+_UP: Final = 1.01
 
 
 class _Base:
-    """The median time of a kind of request without load, followed step by step."""
+    """What a kind of request takes without load: the lower quarter of these times, followed step by step, for
+    where others wait as well, nothing is quite without load."""
 
     __slots__ = ("count", "seconds")
 
@@ -43,7 +47,7 @@ class _Base:
         if self.count == 1 or (not self.is_known and seconds < self.seconds):
             self.seconds = seconds  # the first ones find everything cold
         elif self.is_known:
-            self.seconds *= 1 + _STEP if seconds > self.seconds else 1 - _STEP
+            self.seconds *= _UP if seconds > self.seconds else _DOWN
 
 
 class Concurrency:
@@ -60,6 +64,7 @@ class Concurrency:
         self._probing_until = 0.0  # 0: not probing
         self._probed = float("-inf")
         self._light = 0  # samples without load since a probe began
+        self._crowds = 1  # how often there were more than few
         self._begin(0.0)
 
     @property
@@ -67,20 +72,22 @@ class Concurrency:
         return min(LIGHT, self.floor) if self._probing_until else int(self._limit)
 
     def enter(self) -> int:
-        """The place that it has: how many are under way, with it. 0: there is no room."""
+        """Its place, to be given to ``leave``. 0: there is none."""
         if self.under_way >= self.limit:
             self._was_full = True
             return 0
         self.under_way += 1
-        return self.under_way
+        if self.under_way <= LIGHT:
+            return self._crowds
+        self._crowds += 1
+        return CROWDED
 
     def leave(self, place: int, kind: str | None, seconds: float, now: float) -> None:
         """``kind``: of those alike; None if its time says nothing, because it failed, say."""
-        is_light = place <= LIGHT and self.under_way <= LIGHT
         self.under_way -= 1
         self._finished += 1
         if kind is not None:
-            self._judge(kind, seconds, is_light=is_light)
+            self._judge(kind, seconds, is_light=place == self._crowds)
         if self._probing_until:
             self._probe(now)
         elif now - self._began >= WINDOW_S:
@@ -98,15 +105,17 @@ class Concurrency:
             self._light += 1
         if not base.is_known:
             self._unknown += 1
-        elif seconds > self._slowdown * base.seconds:
-            self._slow += 1
-        else:
+        elif seconds <= self._slowdown * base.seconds:
             self._fast += 1
+        else:
+            self._slow += 1
+            self._very_slow += seconds > 2 * self._slowdown * base.seconds
 
     def _begin(self, now: float) -> None:
         self._began = now
         self._finished = 0
         self._slow = 0
+        self._very_slow = 0  # among those
         self._fast = 0
         self._unknown = 0
         self._was_full = False
@@ -116,7 +125,8 @@ class Concurrency:
         if self._unknown > self._slow + self._fast:
             self._begin_probe(now)
         elif self._slow > self._fast:
-            self._limit = max(self.floor, self._limit * SHRINK)
+            is_far_off = 2 * self._very_slow > self._slow + self._fast
+            self._limit = max(self.floor, self._limit * (SHRINK_MORE if is_far_off else SHRINK))
         elif self._fast:
             self._limit = min(self.ceiling, self._limit * GROW)
         self._begin(now)
@@ -124,8 +134,10 @@ class Concurrency:
     # -- a beginning under load ------------------------------------------------------------------
 
     def _begin_probe(self, now: float) -> None:
-        """Nobody knows what a request takes without load: hardly anybody is let in until that is known."""
+        """Nobody knows what a request takes without load: hardly anybody is let in until that is known, and
+        then no more than must be, until it is known what the group carries."""
         if now - self._probed >= PROBE_PAUSE_S:
+            self._limit = self.floor
             self._probed = now
             self._probing_until = now + PROBE_S
             self._light = 0

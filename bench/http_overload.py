@@ -8,7 +8,7 @@ and half after that, and altogether for as long.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -133,8 +133,8 @@ def _measure(plan: OverloadPlan, loads: Loads, memory: Memory, step: Step) -> di
 
 
 def _search(plan: OverloadPlan, loads: Loads, step: Step) -> dict[str, Value]:
-    """The better of two rows for each number of connections."""
-    found: dict[str, Value] = {}
+    """The better of two rows for each number of connections, and the errors of both."""
+    found: dict[str, dict[str, Value]] = {}
     for connections in tried(plan):
         step(f"looking for what it sustains: {connections} connections")
         found[str(connections)] = loads.run(Kind.PUT, connections, plan.search_seconds)
@@ -142,9 +142,10 @@ def _search(plan: OverloadPlan, loads: Loads, step: Step) -> dict[str, Value]:
             break
     for name in reversed(list(found)):
         step(f"and back: {name} connections")
-        row: Value = loads.run(Kind.PUT, int(name), plan.search_seconds)
-        found[name] = max(found[name], row, key=_per_s)
-    return found
+        rows = [found[name], loads.run(Kind.PUT, int(name), plan.search_seconds)]
+        errors = sum(_number(row, "errors") for row in rows)
+        found[name] = max(rows, key=_per_s) | {"errors": errors}
+    return dict(found)
 
 
 def tried(plan: OverloadPlan) -> list[int]:
@@ -157,7 +158,7 @@ def tried(plan: OverloadPlan) -> list[int]:
     return [each for each in found if each <= SUSTAINED_MAX]
 
 
-def is_enough(search: dict[str, Value]) -> bool:
+def is_enough(search: Mapping[str, Value]) -> bool:
     """Whether the last steps have brought nothing, or somebody was refused."""
     rates = [_per_s(row) for row in search.values()]
     earlier = rates[:-_VAIN]
@@ -174,9 +175,13 @@ def sustained(search: dict[str, Value]) -> int:
 
 
 def _per_s(row: Value) -> float:
-    rate = part(row, "per_s")
-    assert isinstance(rate, int | float)
-    return rate
+    return _number(row, "per_s")
+
+
+def _number(row: Value, *names: str) -> float:
+    found = part(row, *names)
+    assert isinstance(found, int | float)
+    return found
 
 
 def view(service: Service) -> str:
@@ -203,9 +208,7 @@ def ratios(values: dict[str, Value]) -> dict[str, float | None]:
 
 
 def _to_sustained(values: dict[str, Value], *names: str) -> float | None:
-    before, after = (part(values, when, *names) for when in ("sustained", "afterwards"))
-    assert isinstance(before, int | float)
-    assert isinstance(after, int | float)
+    before, after = (_number(values, when, *names) for when in ("sustained", "afterwards"))
     return ratio(part(values, "overload", *names), (before + after) / 2)
 
 
