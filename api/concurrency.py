@@ -6,8 +6,8 @@ one takes ``slowdown`` times ``a``, all but one part in ``slowdown`` of that is 
 them bring nothing, and everybody waits longer.
 
 So the limit is where the *median* request takes ``slowdown`` times what its kind takes without load. A median
-is not moved by a pause of the group, nor by a few requests that are dear. The limit moves by small steps,
-each after some rounds of requests, and only while it is reached; between ``floor`` and ``ceiling``.
+is not moved by a pause of the group, nor by a few requests that are dear. The limit moves by steps, each
+after some rounds of requests, and only while it is reached. It begins at ``floor`` and ends at ``ceiling``.
 
 There is no clock here: whoever asks says what time it is.
 """
@@ -19,8 +19,9 @@ SAMPLES: Final = 16  # that make a kind known
 WINDOW_S: Final = 0.1
 ROUNDS: Final = 3  # of as many requests as the limit is: a pause makes one of them slow, and not most
 SHRINK: Final = 0.9
-SHRINK_MORE: Final = 0.7  # where most are slower than twice what they may be
 GROW: Final = 1.05
+SHRINK_MORE: Final = 0.7  # where most take twice as long as they may
+GROW_MORE: Final = 1.4  # where most take less than half of that
 PROBE_S: Final = 1.0
 PROBE_PAUSE_S: Final = 10.0
 CROWDED: Final = -1  # a place among many
@@ -57,7 +58,7 @@ class Concurrency:
         self.floor = min(floor, ceiling)
         self.ceiling = ceiling
         self._slowdown = slowdown
-        self._limit = float(ceiling)
+        self._limit = float(self.floor)
         self._bases: dict[str, _Base] = {}
         self.under_way = 0
         self.per_s = 0.0  # requests that were finished while the limit was reached; 0: it never was
@@ -105,39 +106,42 @@ class Concurrency:
             self._light += 1
         if not base.is_known:
             self._unknown += 1
-        elif seconds <= self._slowdown * base.seconds:
-            self._fast += 1
         else:
-            self._slow += 1
-            self._very_slow += seconds > 2 * self._slowdown * base.seconds
+            share = seconds / (self._slowdown * base.seconds)  # of what it may take
+            self._judged += 1
+            self._above_half += share > 0.5
+            self._above += share > 1
+            self._above_twice += share > 2
 
     def _begin(self, now: float) -> None:
         self._began = now
         self._finished = 0
-        self._slow = 0
-        self._very_slow = 0  # among those
-        self._fast = 0
         self._unknown = 0
+        self._judged = 0
+        self._above_half = 0
+        self._above = 0
+        self._above_twice = 0
         self._was_full = False
 
     def _step(self, now: float) -> None:
         self.per_s = self._finished / (now - self._began)
-        if self._unknown > self._slow + self._fast:
+        if self._unknown > self._judged:
             self._begin_probe(now)
-        elif self._slow > self._fast:
-            is_far_off = 2 * self._very_slow > self._slow + self._fast
-            self._limit = max(self.floor, self._limit * (SHRINK_MORE if is_far_off else SHRINK))
-        elif self._fast:
-            self._limit = min(self.ceiling, self._limit * GROW)
+        elif self._judged:
+            self._limit = min(max(self._limit * self._factor(), self.floor), self.ceiling)
         self._begin(now)
+
+    def _factor(self) -> float:
+        most = self._judged / 2
+        if self._above > most:
+            return SHRINK_MORE if self._above_twice > most else SHRINK
+        return GROW if self._above_half > most else GROW_MORE
 
     # -- a beginning under load ------------------------------------------------------------------
 
     def _begin_probe(self, now: float) -> None:
-        """Nobody knows what a request takes without load: hardly anybody is let in until that is known, and
-        then no more than must be, until it is known what the group carries."""
+        """Nobody knows what a request takes without load: hardly anybody is let in until that is known."""
         if now - self._probed >= PROBE_PAUSE_S:
-            self._limit = self.floor
             self._probed = now
             self._probing_until = now + PROBE_S
             self._light = 0
