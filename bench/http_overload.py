@@ -1,7 +1,7 @@
 """Ten times the connections that a gateway can use: who is served is served well, and all others are told.
 
 First the load that it sustains is looked for: more and more connections until that brings no more puts a
-second, or some are refused, and once more on the way back, for neighbours spoil single rates. The fewest that
+second, and once more on the way back, for neighbours spoil single rates. The fewest that are all served and
 reach nearly the best rate are what it sustains. Then ten times as many ask for a while, and whoever is
 refused asks again at once. What the waits of those who are served are compared with is measured half before
 and half after that, and altogether for as long.
@@ -133,7 +133,8 @@ def _measure(plan: OverloadPlan, loads: Loads, memory: Memory, step: Step) -> di
 
 
 def _search(plan: OverloadPlan, loads: Loads, step: Step) -> dict[str, Value]:
-    """The better of two rows for each number of connections, and the errors of both."""
+    """The better of two rows for each number of connections. Errors are those of the way back: on the way
+    there the gateway has still to find out how many it carries."""
     found: dict[str, dict[str, Value]] = {}
     for connections in tried(plan):
         step(f"looking for what it sustains: {connections} connections")
@@ -142,9 +143,8 @@ def _search(plan: OverloadPlan, loads: Loads, step: Step) -> dict[str, Value]:
             break
     for name in reversed(list(found)):
         step(f"and back: {name} connections")
-        rows = [found[name], loads.run(Kind.PUT, int(name), plan.search_seconds)]
-        errors = sum(_number(row, "errors") for row in rows)
-        found[name] = max(rows, key=_per_s) | {"errors": errors}
+        row = loads.run(Kind.PUT, int(name), plan.search_seconds)
+        found[name] = max(found[name], row, key=_per_s) | {"errors": row["errors"]}
     return dict(found)
 
 
@@ -159,11 +159,10 @@ def tried(plan: OverloadPlan) -> list[int]:
 
 
 def is_enough(search: Mapping[str, Value]) -> bool:
-    """Whether the last steps have brought nothing, or somebody was refused."""
+    """Whether the last steps have brought nothing."""
     rates = [_per_s(row) for row in search.values()]
     earlier = rates[:-_VAIN]
-    in_vain = bool(earlier) and max(rates[-_VAIN:]) * ENOUGH < max(earlier)
-    return in_vain or bool(part(list(search.values())[-1], "errors"))
+    return bool(earlier) and max(rates[-_VAIN:]) * ENOUGH < max(earlier)
 
 
 def sustained(search: dict[str, Value]) -> int:
