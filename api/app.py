@@ -27,6 +27,7 @@ from api.cluster import Surveys
 from api.metrics import Metrics
 from api.parts import Parts
 from api.problems import Problem, defect, problem_of
+from api.protocol import CONNECTION
 from api.routes import cluster, docs, health, keys, leases, locks, watch
 from api.server import Receive, Scope, Send
 from api.settings import GatewaySettings
@@ -49,6 +50,7 @@ _DATA_PREFIXES: Final = tuple(path + b"/" for path in _DATA_PATHS)
 _READ_ONLY: Final = frozenset({b"/v1/cluster", b"/v1/cluster/events", b"/metrics"})
 _KEY_ROUTE: Final = "/v1/kv/{key}"
 _NO_ROUTE: Final = "none"
+_WAITING: Final = "/v1/locks"
 _GONE: Final = 499  # in the figures alone: nobody is there to be told
 _ROUTES: Final = (keys, watch, leases, locks, cluster, health, docs)
 
@@ -83,6 +85,7 @@ class Gateway:
         metrics, admission, watches = self.parts.metrics, self.parts.admission, self.parts.watches
         group = self.parts.store.group
         metrics.gauge("requests_under_way", "Requests that are let in.", lambda: admission.under_way)
+        metrics.gauge("requests_limit", "So many may be under way now.", lambda: admission.limit)
         metrics.gauge("refusals_held_back", "429s that wait to be told.", lambda: admission.held)
         metrics.gauge("waiting", "Requests that wait for a lock.", lambda: admission.waiting)
         metrics.gauge("watchers", "Event streams that are open.", lambda: watches.count)
@@ -117,12 +120,16 @@ class Gateway:
         try:
             if self._tokens is not None:
                 self._authorize(self._tokens, headers, _right(scope["method"], scope["raw_path"]))
-            if not admission.enter():
-                raise await admission.refusal()
+            standing = scope[CONNECTION].standing
+            place = admission.enter(standing)
+            if not place:
+                raise await admission.refusal(standing)
+            began, kind = perf_counter(), None
             try:
                 answer = await self._keys.answer(scope, receive, headers)
+                kind = scope["method"]
             finally:
-                admission.leave()
+                admission.leave(place, kind, perf_counter() - began)
         except Gone:
             return _GONE
         except Exception as error:  # noqa: BLE001 - whatever it is, it is answered, and logged if it is ours
@@ -156,14 +163,15 @@ class Gateway:
                 self._authorize(self._tokens, headers, _right(scope["method"], path))
             if path in _UNCOUNTED:
                 await self._web(scope, receive, noted)
-            elif not admission.enter():
-                raise await admission.refusal()
+            elif not (place := admission.enter(standing := scope[CONNECTION].standing)):
+                raise await admission.refusal(standing)
             else:
+                began = perf_counter()
                 try:
                     body = await read_body(receive, headers, self.settings.json_bytes_max, self.settings)
                     await self._web(scope, _Replayed(body, receive), noted)
                 finally:
-                    admission.leave()
+                    admission.leave(place, _kind(scope, noted.status), perf_counter() - began)
         except Gone:
             noted.status = _GONE
         except Exception as error:  # noqa: BLE001 - whatever it is, it is answered, and logged if it is ours
@@ -213,6 +221,12 @@ async def _send_problem(send: Send, problem: Problem) -> int:
     await send({"type": "http.response.start", "status": problem.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
     return problem.status
+
+
+def _kind(scope: Scope, status: int) -> str | None:
+    """Those of one route are alike. What failed, or may have waited for a lock, took no time of its own."""
+    path: str = getattr(scope.get("route"), "path", _NO_ROUTE)
+    return None if status >= 400 or path.startswith(_WAITING) else f"{scope['method']} {path}"
 
 
 def _right(method: str, path: bytes) -> Right:

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from api.admission import Standing
 from api.problems import Problem
 from api.settings import GatewaySettings
 
@@ -21,6 +22,8 @@ CONNECTION: Final = "rsm.connection"  # in the scope of a request
 
 class Connection(Protocol):
     """As far as the application has to do with it."""
+
+    standing: Standing
 
     def abort(self) -> None:
         """Leave the client, and what it has not read."""
@@ -51,6 +54,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.standing = Standing()
         self._in_head = True
         self._head_bytes = 0  # that came of a head that is not complete
         self._fields_bytes = 0  # of its parts that are

@@ -21,7 +21,7 @@ from api.protocol import protocol_for
 from api.settings import GatewaySettings
 from ordering.errors import ConfigurationError
 
-BACKLOG: Final = 2048
+BACKLOG: Final = 4096  # where it is full, who connects waits a second and more
 _POLL_SECONDS: Final = 0.005
 
 Scope: TypeAlias = MutableMapping[str, Any]

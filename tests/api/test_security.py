@@ -173,7 +173,7 @@ def test_when_settings_are_in_a_file_then_variables_and_arguments_win(
     found = GatewaySettings.load(path, watches_max=3)
     assert (found.requests_max, found.watches_max) == (2, 3)
     assert found.tokens == tmp_path / "tokens.txt"
-    path.write_text("requests = 1")
+    path.write_text("request_max = 1")
     with pytest.raises(ConfigurationError, match="did you mean requests_max"):
         GatewaySettings.load(path)
     monkeypatch.setenv("RSM_GATEWAY_REQUESTS_MAX", "none")
