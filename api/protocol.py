@@ -14,7 +14,6 @@ it looks how long there is still to wait.
 """
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
@@ -41,7 +40,7 @@ class Connection(Protocol):
         """Leave the client, and what it has not read."""
 
 
-class Exchange(ABC):
+class Exchange:
     """A request that is answered without ASGI, in the place of uvicorn's cycle."""
 
     __slots__ = ("body_due", "is_complete_request", "keep_alive", "response_complete")
@@ -52,29 +51,29 @@ class Exchange(ABC):
         self.is_complete_request = False  # all of its body has come
         self.body_due = 0.0  # when more of it must have come, if it is waited for
 
-    @abstractmethod
     def begin(self) -> None:
         """Its turn has come; perhaps before its body."""
+        raise NotImplementedError
 
-    @abstractmethod
     def take(self, body: bytes) -> bool:
         """A part of the body, perhaps before its turn; whether it is wanted."""
+        raise NotImplementedError
 
-    @abstractmethod
     def end(self) -> None:
         """There is no more of the body; perhaps before its turn."""
+        raise NotImplementedError
 
-    @abstractmethod
     def late(self) -> None:
         """What it waits for has not come in time."""
+        raise NotImplementedError
 
-    @abstractmethod
     def fail(self, error: BaseException) -> None:
         """Answer with the problem that this is; at once, or when its turn has come."""
+        raise NotImplementedError
 
-    @abstractmethod
     def lost(self) -> None:
         """Nobody is there any more to be answered."""
+        raise NotImplementedError
 
 
 class Directly(Protocol):
@@ -162,7 +161,7 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             self.cycle = current
         super().connection_lost(exc)
-        self.cycle = None  # it refers to this
+        self.cycle = self.scope = None  # type: ignore[assignment]  # they refer to this
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():

@@ -23,7 +23,7 @@ import msgspec
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from ordering.caller import CallRequested
+from ordering.caller import NO_VIEW, CallRequested
 from ordering.caller_driver import CallerDriver, Outcome
 from ordering.effects import CallAnswered, CallFailed
 from ordering.errors import MessageTooLarge, OrderingError, Overloaded
@@ -95,6 +95,7 @@ class Client(Surveyor, Generic[M]):
         self._far: FarCalls
         self._link: Link
         self._chain = 0  # in which a read was answered here
+        self._view = (NO_VIEW, "")  # of the last answer, and in words
 
     async def __aenter__(self) -> Proxy[M]:
         await self.open()
@@ -184,7 +185,10 @@ class Client(Surveyor, Generic[M]):
                     if payload == FETCH and (message := self._calls.message_of(number)) is not None:
                         self._far.send(number, message, ts)
                     else:
-                        self._calls.take(number, ts, [payload], {}, once=once, origin=(site, str(view)))
+                        if view != self._view[0]:
+                            self._view = (view, str(view))
+                        origin = (site, self._view[1])
+                        self._calls.take(number, ts, [payload], {}, once=once, origin=origin)
                 case CallFailed(number, failure):
                     self._calls.lose(number, OutcomeUnknown(f"the group gave no answer: {failure.name}"))
         self._calls.unblock()
