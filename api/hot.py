@@ -244,14 +244,21 @@ class KeyExchange(Exchange):
             self.fail(self._begun.late())
 
     def lost(self) -> None:
-        """A call goes on, and its place is taken until it ends."""
+        """A call goes on, and its place is taken until it ends; the connection's clock has stopped."""
         self._is_lost = True
+        if self._begun is not None:
+            self._connection.loop.call_later(self._keys.store.timeout, self.late)
 
-    def fail(self, error: BaseException) -> None:
-        problem = problem_of(error) if isinstance(error, Exception) else defect(error)
+    def broken(self, problem: Problem) -> None:
+        """A call that was begun is answered by what comes of it."""
         if not self._began:
             self._problem = problem
-            return
+        elif self.body_due:
+            self.fail(problem)
+
+    def fail(self, error: BaseException) -> None:
+        """Answer with the problem that this is."""
+        problem = problem_of(error) if isinstance(error, Exception) else defect(error)
         body = problem.body()
         lines = lines_of([*problem.headers(), (b"content-length", b"%d" % len(body))])
         self._answer(problem.status, lines, body)
@@ -338,6 +345,9 @@ class _Read(KeyExchange):
 
     def _reached(self, after: int, pending: asyncio.Future[None]) -> None:
         self._pending = None
+        if self._is_lost:
+            self._answer(GONE, b"")
+            return
         why = pending.exception()
         if why is not None:
             self.fail(why)

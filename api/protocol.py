@@ -67,8 +67,9 @@ class Exchange:
         """What it waits for has not come in time."""
         raise NotImplementedError
 
-    def fail(self, error: BaseException) -> None:
-        """Answer with the problem that this is; at once, or when its turn has come."""
+    def broken(self, problem: Problem) -> None:
+        """The rest of its body cannot be read, and it is the last request. Where the body is wanted, this is
+        the answer; at once, or when its turn has come."""
         raise NotImplementedError
 
     def lost(self) -> None:
@@ -384,7 +385,7 @@ class BoundedProtocol(HttpToolsProtocol):
         newest.keep_alive = False
         if isinstance(newest, Exchange):
             if not newest.is_complete_request:
-                newest.fail(problem)
+                newest.broken(problem)
         elif newest.more_body:
             self.hang_up()
         else:

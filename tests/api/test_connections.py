@@ -177,6 +177,10 @@ def test_when_something_unreadable_follows_then_what_came_before_it_is_answered(
         broken = b"PUT /v1/kv/k HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\nGARBAGE\r\n"
         assert statuses(await raw(place, broken)) == [400]
         assert statuses(await raw(place, put(b"k", b"v") + broken)) == [200, 400]
+        await place.http.put("/v1/kv/k", content=b"v")
+        deletion = broken.replace(b"PUT", b"DELETE")
+        assert statuses(await raw(place, deletion)) == [204], "it was carried out, so it is not refused"
+        assert (await place.http.get("/v1/kv/k")).status_code == 404
         endless = b"PUT /v1/kv/k HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\nt: "
         assert statuses(await raw(place, endless, *[b"x" * 50_000] * 3, pause=0.01)) == [431]
         assert place.gateway.parts.admission.under_way == 0
@@ -229,6 +233,24 @@ def test_when_clients_go_away_then_they_are_counted_and_their_places_are_free_wh
         await healthy(place)
 
     ask(check, sites=1)
+
+
+def test_when_a_client_has_gone_and_the_group_does_not_answer_then_its_place_is_free_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def check(place: Place) -> None:
+        admission = place.gateway.parts.admission
+        async with silence(monkeypatch) as calls:
+            async with connected(place) as (_, writer):
+                writer.write(put(b"k", b"v"))
+                while not calls:
+                    await asyncio.sleep(0.001)
+            while admission.under_way:
+                await asyncio.sleep(0.01)
+            assert calls[0].cancelled()
+        assert await noted(place) == {"PUT 499": 1.0}
+
+    ask(check, sites=1, timeout=0.3)
 
 
 def test_when_a_client_does_not_read_then_its_next_request_does_not_begin_and_none_is_lost() -> None:
