@@ -2,8 +2,8 @@
 
 ::
 
-    HTTP ─▶ Gateway: who is it? is there room? ─▶ /v1/kv/{key}: ``hot``
-                                               └▶ everything else: FastAPI, ``routes``
+    HTTP ─▶ connection ─▶ /v1/kv/{key}: ``hot``, without ASGI
+                       └▶ Gateway: who is it? is there room? ─▶ FastAPI, ``routes``
 
 Whatever goes wrong, here or in a route, is answered with a problem.
 """
@@ -24,7 +24,7 @@ from api import description, hot
 from api.admission import Admission
 from api.bodies import Gone, has_body, read_body
 from api.cluster import Surveys
-from api.metrics import Metrics
+from api.metrics import GONE, Metrics
 from api.parts import Parts
 from api.problems import Problem, defect, problem_of
 from api.protocol import CONNECTION
@@ -41,17 +41,14 @@ from rsm.logs import logger
 
 log = logger(__name__)
 
-_NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
 _OPEN: Final = frozenset({b"/livez", b"/readyz", b"/openapi.json"}) | docs.PATHS
 _UNCOUNTED: Final = _OPEN | {b"/metrics", b"/v1/watch", b"/v1/cluster/events"}
 _DATA: Final = ("kv", "history", "watch", "txn", "counters", "leases", "locks")
 _DATA_PATHS: Final = tuple(f"/v1/{name}".encode() for name in _DATA)
 _DATA_PREFIXES: Final = tuple(path + b"/" for path in _DATA_PATHS)
 _READ_ONLY: Final = frozenset({b"/v1/cluster", b"/v1/cluster/events", b"/metrics"})
-_KEY_ROUTE: Final = "/v1/kv/{key}"
 _NO_ROUTE: Final = "none"
 _WAITING: Final = "/v1/locks"
-_GONE: Final = 499  # in the figures alone: nobody is there to be told
 _ROUTES: Final = (keys, watch, leases, locks, cluster, health, docs)
 
 
@@ -61,7 +58,7 @@ def create_app(group: Group, settings: GatewaySettings) -> "Gateway":
 
 
 class Gateway:
-    """The outermost layer: what holds for every request."""
+    """The outermost layer of ASGI, with what holds for every request; ``keys`` is beside it."""
 
     def __init__(self, group: Group, settings: GatewaySettings) -> None:
         store = Store(group, settings.timeout)
@@ -75,7 +72,7 @@ class Gateway:
             Metrics(),
         )
         self._tokens = None if settings.tokens is None else Tokens(settings.tokens)
-        self._keys = hot.Keys(store, settings)
+        self.keys = hot.Keys(store, settings, self._tokens, self.parts.admission, self.parts.metrics)
         self._web = _web(self.parts, tokens=self._tokens is not None)
         self._show()
         if self._tokens is None and settings.insecure:
@@ -105,53 +102,8 @@ class Gateway:
         if scope["type"] != "http":
             raise RuntimeError(f"{scope['type']}: this application speaks HTTP alone")
         began = perf_counter()
-        path: bytes = scope["raw_path"]
-        if path.startswith(hot.PREFIX):
-            route, status = _KEY_ROUTE, await self._answer_key(scope, receive, send)
-        else:
-            route, status = await self._answer(path, scope, receive, send)
+        route, status = await self._answer(scope["raw_path"], scope, receive, send)
         self.parts.metrics.note(route, scope["method"], status, perf_counter() - began)
-
-    # -- keys ------------------------------------------------------------------------------------
-
-    async def _answer_key(self, scope: Scope, receive: Receive, send: Send) -> int:
-        admission = self.parts.admission
-        headers = hot.headers_of(scope)
-        try:
-            if self._tokens is not None:
-                self._authorize(self._tokens, headers, _right(scope["method"], scope["raw_path"]))
-            standing = scope[CONNECTION].standing
-            place = admission.enter(standing)
-            if not place:
-                raise await admission.refusal(standing)
-            began, kind = perf_counter(), None
-            try:
-                answer = await self._keys.answer(scope, receive, headers)
-                kind = scope["method"]
-            finally:
-                admission.leave(place, kind, perf_counter() - began)
-        except Gone:
-            return _GONE
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is answered, and logged if it is ours
-            return await _send_problem(send, problem_of(error))
-        status, found, body = answer
-        found.append(_NOSNIFF)
-        await send({"type": "http.response.start", "status": status, "headers": found})
-        await send({"type": "http.response.body", "body": body})
-        return status
-
-    def _authorize(self, tokens: Tokens, headers: dict[bytes, bytes], right: Right) -> None:
-        kind, _, presented = headers.get(b"authorization", b"").partition(b" ")
-        challenge = [(b"www-authenticate", b'Bearer realm="rsm"')]
-        if kind.lower() != b"bearer" or not presented:
-            raise Problem("unauthenticated", "send Authorization: Bearer and a token", headers=challenge)
-        token = tokens.find(presented.strip())
-        if token is None:
-            raise Problem("unauthenticated", "this token is not known", headers=challenge)
-        if right not in token.scopes:
-            raise Problem("forbidden", f"this needs the scope {right}", scope=right)
-
-    # -- everything else -------------------------------------------------------------------------
 
     async def _answer(self, path: bytes, scope: Scope, receive: Receive, send: Send) -> tuple[str, int]:
         admission = self.parts.admission
@@ -160,7 +112,7 @@ class Gateway:
         headers = hot.headers_of(scope)
         try:
             if self._tokens is not None and path not in _OPEN:
-                self._authorize(self._tokens, headers, _right(scope["method"], path))
+                self._tokens.check(headers.get(b"authorization", b""), _right(scope["method"], path))
             if path in _UNCOUNTED:
                 await self._web(scope, receive, noted)
             elif not (place := admission.enter(standing := scope[CONNECTION].standing)):
@@ -173,7 +125,7 @@ class Gateway:
                 finally:
                     admission.leave(place, _kind(scope, noted.status), perf_counter() - began)
         except Gone:
-            noted.status = _GONE
+            noted.status = GONE
         except Exception as error:  # noqa: BLE001 - whatever it is, it is answered, and logged if it is ours
             if not noted.is_complete:  # else FastAPI has asked ``_failed`` what to say
                 problem = problem_of(error)
@@ -194,8 +146,8 @@ class _Noted:
     async def __call__(self, message: Any) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            if _NOSNIFF not in message["headers"]:
-                message = {**message, "headers": [*message["headers"], _NOSNIFF]}
+            if hot.NOSNIFF not in message["headers"]:
+                message = {**message, "headers": [*message["headers"], hot.NOSNIFF]}
         else:
             self.is_complete = not message.get("more_body", False)
         await self._send(message)
@@ -217,7 +169,7 @@ class _Replayed:
 
 async def _send_problem(send: Send, problem: Problem) -> int:
     body = problem.body()
-    headers = [*problem.headers(), _NOSNIFF, (b"content-length", b"%d" % len(body))]
+    headers = [*problem.headers(), hot.NOSNIFF, (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": problem.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
     return problem.status
@@ -275,7 +227,7 @@ async def _failed(_: Request, error: Exception) -> Response:
 
 
 async def _left(_: Request, __: Exception) -> Response:
-    return Response(status_code=_GONE)
+    return Response(status_code=GONE)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

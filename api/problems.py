@@ -116,6 +116,11 @@ class Problem(Exception):
         ]
 
 
+def lines_of(headers: Headers) -> bytes:
+    """As HTTP writes them."""
+    return b"".join([b"%s: %s\r\n" % header for header in headers])
+
+
 def where(timestamp: int, replica: str, view: str) -> Headers:
     """In the order, and from whom."""
     return [
@@ -175,7 +180,7 @@ def _plain(value: Any) -> Any:
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
-def defect(error: Exception) -> Problem:
+def defect(error: BaseException) -> Problem:
     """Say no more than a number to who has asked, and all of it to the log."""
     number = secrets.token_hex(4)
     log.error("a request met a defect", number=number, exc_info=error)

@@ -23,7 +23,7 @@ import msgspec
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from ordering.caller import CallRequested
+from ordering.caller import NO_VIEW, CallRequested
 from ordering.caller_driver import CallerDriver, Outcome
 from ordering.effects import CallAnswered, CallFailed
 from ordering.errors import MessageTooLarge, OrderingError, Overloaded
@@ -37,6 +37,7 @@ from rsm.errors import OutcomeUnknown, RsmError
 from rsm.far_calls import FarCalls
 from rsm.feeds import Feed, follow
 from rsm.link_client import Link, LinkLost
+from rsm.links import ReadWanted
 from rsm.methods import Catalogue
 from rsm.proxy import Changes, Consistency, DetailedProxy, Fresh, Options, Proxy, Reading
 from rsm.quality import Held
@@ -88,11 +89,13 @@ class Client(Surveyor, Generic[M]):
         self._language = Language(self.catalogue)
         self._keyring = read_keyring(config.key_file)
         self._boot = secrets.randbits(128)  # of the bulk channel
+        self._loop: asyncio.AbstractEventLoop
         self._caller: CallerDriver
         self._calls: Calls
         self._far: FarCalls
         self._link: Link
         self._chain = 0  # in which a read was answered here
+        self._view = (NO_VIEW, "")  # of the last answer, and in words
 
     async def __aenter__(self) -> Proxy[M]:
         await self.open()
@@ -127,12 +130,17 @@ class Client(Surveyor, Generic[M]):
             rng=Random(self._boot),
         )
         self._link = Link(
-            lambda: self.addresses, self.peer, SessionLimits().reply_bytes_max, Random(self._boot)
+            lambda: self.addresses,
+            self.peer,
+            self._note,
+            SessionLimits().reply_bytes_max,
+            Random(self._boot),
         )
+        self._loop = asyncio.get_running_loop()
         self._calls = Calls(
             self._language,
             self._submit,
-            asyncio.get_running_loop(),
+            self._loop,
             outstanding_max=config.outstanding_max,
             bytes_max=config.message_bytes_max,
             packet_bytes=engine.packet_bytes - PACKET_OVERHEAD,
@@ -177,7 +185,10 @@ class Client(Surveyor, Generic[M]):
                     if payload == FETCH and (message := self._calls.message_of(number)) is not None:
                         self._far.send(number, message, ts)
                     else:
-                        self._calls.take(number, ts, [payload], {}, once=once, origin=(site, str(view)))
+                        if view != self._view[0]:
+                            self._view = (view, str(view))
+                        origin = (site, self._view[1])
+                        self._calls.take(number, ts, [payload], {}, once=once, origin=origin)
                 case CallFailed(number, failure):
                     self._calls.lose(number, OutcomeUnknown(f"the group gave no answer: {failure.name}"))
         self._calls.unblock()
@@ -187,39 +198,72 @@ class Client(Surveyor, Generic[M]):
     def execute(self, command: Any) -> "asyncio.Future[Answer]":
         return self._calls.execute(command)
 
-    async def query(self, query: msgspec.Struct, consistency: Consistency, after: int) -> Reading:
+    def query(self, query: msgspec.Struct, consistency: Consistency, after: int) -> "asyncio.Future[Reading]":
         """Of the linked replica, without a slot; where there is no link, ordered like a command, which is
         as good as linearizable. Who takes it stale is also served while nothing can be ordered. A slot that
-        nobody was answered yet is waited for."""
-        message = self._language.encode_query(query)
+        nobody was answered yet is waited for. Most reads go over the link as it is, and need no task."""
+        message, link, seen = self._language.encode_query(query), self._link, self._calls.seen
+        is_stale = consistency is Consistency.STALE
+        if is_stale or (after <= seen and self._chain and link.chain == self._chain):
+            with suppress(LinkLost, Overloaded, MessageTooLarge):
+                return link.ask(message, consistency, 0 if is_stale else seen, lost=self._ask_otherwise)
+        return self._loop.create_task(self._query(message, consistency, after))
+
+    def _ask_otherwise(self, future: "asyncio.Future[Reading]", wanted: ReadWanted, lost: LinkLost) -> None:
+        asking = self._loop.create_task(
+            self._query(wanted.message, wanted.consistency, wanted.after, broken=lost.is_broken)
+        )
+
+        def told(_: object) -> None:
+            if asking.cancelled():
+                future.cancel()
+            elif (error := asking.exception()) is not None and not future.done():
+                future.set_exception(error)
+            elif not future.done():
+                future.set_result(asking.result())
+
+        asking.add_done_callback(told)
+        future.add_done_callback(lambda _: asking.cancel())
+
+    async def _query(
+        self, message: bytes, consistency: Consistency, after: int, broken: bool | None = None
+    ) -> Reading:
+        """``broken``: it was given to a link that was lost for it, or as a whole."""
         while consistency is Consistency.STALE:
             await self._link.up(stale=True)
             with suppress(LinkLost):
-                return self._noted(await self._link.read(message, consistency), consistency)
+                return await self._link.read(message, consistency)
         while True:
-            reading = await self._current(message, consistency, after)
+            reading = await self._current(message, consistency, after, broken)
             if consistency is Consistency.LINEARIZABLE or reading.timestamp >= after:
                 return reading
             await asyncio.sleep(AHEAD_SECONDS)
+            broken = None
 
-    async def _current(self, message: bytes, consistency: Consistency, after: int) -> Reading:
+    async def _current(
+        self, message: bytes, consistency: Consistency, after: int, broken: bool | None
+    ) -> Reading:
         link = self._link
-        for _ in range(LINK_TRIES):
-            if not link.is_up:
-                break
+        tries = LINK_TRIES if broken is None else LINK_TRIES - 1
+        while tries and await self._is_linked(broken):
+            tries -= 1
             try:
                 return await self._linked(message, consistency, after)
             except LinkLost as lost:
-                if not lost.is_broken:
-                    break
-                with suppress(TimeoutError):  # most often another is there at once, and needs no slot
-                    async with asyncio.timeout(RELINK_SECONDS):
-                        await link.up()
+                broken = lost.is_broken
             except (Overloaded, MessageTooLarge):
                 break
         link.begin()
         answer = await self._calls.send(message)
         return Reading(answer.reply, answer.ts, 0.0, *self.origin(answer))
+
+    async def _is_linked(self, broken: bool | None) -> bool:
+        """Whether to ask over a link (again)."""
+        if broken:
+            with suppress(TimeoutError):  # most often another is there at once, and needs no slot
+                async with asyncio.timeout(RELINK_SECONDS):
+                    await self._link.up()
+        return broken is not False and self._link.is_up
 
     async def _linked(
         self, message: bytes, consistency: Consistency, after: int, *, wait: bool = False
@@ -233,14 +277,14 @@ class Client(Surveyor, Generic[M]):
             if not wait:
                 consistency = Consistency.LINEARIZABLE
         after = max(after, calls.seen) if self._chain else after
-        return self._noted(await link.read(message, consistency, after, wait=wait), consistency)
+        return await link.read(message, consistency, after, wait=wait)
 
-    def _noted(self, reading: Reading, consistency: Consistency) -> Reading:
+    def _note(self, reading: Reading, consistency: Consistency) -> None:
+        """A link has answered."""
         if consistency is Consistency.LINEARIZABLE:
             self._chain = reading.chain
         if reading.chain == self._chain:
             self._calls.seen = max(self._calls.seen, reading.timestamp)
-        return reading
 
     def origin(self, answer: Answer) -> Origin:
         """Who a site is, the linked replica has told."""

@@ -16,7 +16,7 @@ import contextlib
 from collections.abc import Callable
 from hashlib import blake2b
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -66,15 +66,22 @@ class _Read(NamedTuple):
     future: "asyncio.Future[Reading]"
     wanted: ReadWanted
     since: float
+    lost: "Lost | None"
+
+
+Noted: TypeAlias = Callable[[Reading, Consistency], None]
+Lost: TypeAlias = Callable[["asyncio.Future[Reading]", ReadWanted, LinkLost], None]
 
 
 class Link:
-    """``addresses`` are those of the replicas; ``peer`` tells how to be believed there."""
+    """``addresses`` are those of the replicas; ``peer`` tells how to be believed there. ``noted`` hears each
+    answer before who waits for it."""
 
     def __init__(
         self,
         addresses: Callable[[], tuple[str, ...]],
         peer: Callable[[str], Peer],
+        noted: Noted,
         reply_bytes_max: int,
         rng: Random,
     ) -> None:
@@ -83,6 +90,7 @@ class Link:
         self.made = 0  # links so far
         self._addresses = addresses
         self._peer = peer
+        self._noted = noted
         self._bytes_max = reply_bytes_max + SLACK_BYTES
         self._rng = rng
         self._loop = asyncio.get_running_loop()
@@ -130,6 +138,26 @@ class Link:
         self, message: bytes, consistency: Consistency, after: int = 0, *, wait: bool = False
     ) -> Reading:
         """What the linked replica answers, or ``LinkLost``, at once if there is no link."""
+        future = self.ask(message, consistency, after, wait=wait)
+        number = self._last
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if self._reads.pop(number, None) is not None and self._stale.is_set():
+                self._say(framed(ReadLeft(number)))
+            raise
+
+    def ask(
+        self,
+        message: bytes,
+        consistency: Consistency,
+        after: int = 0,
+        *,
+        wait: bool = False,
+        lost: Lost | None = None,
+    ) -> "asyncio.Future[Reading]":
+        """The same as a future. What becomes of it if the link is lost is up to ``lost``, if there is one.
+        Where it is cancelled, the read goes when its answer comes, or is late."""
         self._check()
         linked = self._stale if consistency is Consistency.STALE else self._up
         if not linked.is_set():
@@ -142,17 +170,11 @@ class Link:
         if len(self._reads) >= UNDER_WAY_MAX or len(self._out) >= UNSENT_BYTES_MAX:
             raise Overloaded(f"{len(self._reads)} reads are under way; wait for some of them first")
         self._last += 1
-        number = self._last
-        wanted = ReadWanted(number, consistency, after, wait, message)
+        wanted = ReadWanted(self._last, consistency, after, wait, message)
         future: asyncio.Future[Reading] = self._loop.create_future()
-        self._reads[number] = _Read(future, wanted, self._loop.time())
+        self._reads[self._last] = _Read(future, wanted, self._loop.time(), lost)
         self._say(framed(wanted))
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if self._reads.pop(number, None) is not None and self._stale.is_set():
-                self._say(framed(ReadLeft(number)))
-            raise
+        return future
 
     def _say(self, frame: bytes) -> None:
         self._out += frame
@@ -275,11 +297,11 @@ class Link:
         if said.reply:
             self._moved_at = self._loop.time()
             age_s = said.age_ns / 1e9
-            read.future.set_result(
-                Reading(said.reply, said.ts, age_s, hello.address, hello.view, hello.chain)
-            )
+            reading = Reading(said.reply, said.ts, age_s, hello.address, hello.view, hello.chain)
+            self._noted(reading, read.wanted.consistency)
+            read.future.set_result(reading)
         else:
-            read.future.set_exception(LinkLost(f"{hello.address} cannot answer this read"))
+            self._fail(read, LinkLost(f"{hello.address} cannot answer this read"))
 
     async def _send(self, stream: BulkStream) -> None:
         try:
@@ -319,4 +341,11 @@ class Link:
     def _end(self, read: _Read, why: LinkLost) -> None:
         del self._reads[read.wanted.number]
         if not read.future.done():
+            self._fail(read, why)
+
+    @staticmethod
+    def _fail(read: _Read, why: LinkLost) -> None:
+        if read.lost is None:
             read.future.set_exception(why)
+        else:
+            read.lost(read.future, read.wanted, why)

@@ -278,7 +278,10 @@ def test_when_something_unforeseen_happens_then_it_is_a_defect_with_a_number_and
             async def broken(*_: object) -> None:
                 raise KeyError("a secret")
 
-            gateway._keys._methods["GET"] = broken  # type: ignore[assignment]
+            def broken_at_once(*_: object) -> None:
+                raise KeyError("a secret")
+
+            gateway.parts.store.asking = broken_at_once  # type: ignore[assignment, method-assign]
             gateway.parts.surveys.shape = broken  # type: ignore[assignment, method-assign]
             for path in ("/v1/kv/k", "/v1/cluster"):
                 found = problem(await http.get(path), 500, "defect")
