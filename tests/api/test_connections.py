@@ -54,9 +54,12 @@ async def connected(place: Place) -> AsyncIterator[tuple[asyncio.StreamReader, a
 
 
 @asynccontextmanager
-async def silence(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[asyncio.Future[Any]]]:
-    """Calls that nobody answers; those that were made."""
+async def silence(place: Place, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[asyncio.Future[Any]]]:
+    """Calls that nobody answers; those that were made. Whether a majority is there is not looked for."""
     made: list[asyncio.Future[Any]] = []
+    store = place.gateway.parts.store
+    await store.stop()
+    store.is_lost = False
 
     def execute(*_: object) -> asyncio.Future[Any]:
         made.append(asyncio.get_running_loop().create_future())
@@ -193,7 +196,7 @@ def test_when_the_group_does_not_answer_then_a_write_is_unknown_and_the_connecti
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def check(place: Place) -> None:
-        async with silence(monkeypatch) as calls, connected(place) as (reader, writer):
+        async with silence(place, monkeypatch) as calls, connected(place) as (reader, writer):
             writer.write(put(b"k", b"v"))
             head = await reader.readuntil(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 504")
@@ -214,7 +217,7 @@ def test_when_clients_go_away_then_they_are_counted_and_their_places_are_free_wh
 ) -> None:
     async def check(place: Place) -> None:
         admission = place.gateway.parts.admission
-        async with silence(monkeypatch) as calls:
+        async with silence(place, monkeypatch) as calls:
             async with connected(place) as (_, writer):
                 writer.write(put(b"k", b"v"))
                 while not calls:
@@ -240,7 +243,7 @@ def test_when_a_client_has_gone_and_the_group_does_not_answer_then_its_place_is_
 ) -> None:
     async def check(place: Place) -> None:
         admission = place.gateway.parts.admission
-        async with silence(monkeypatch) as calls:
+        async with silence(place, monkeypatch) as calls:
             async with connected(place) as (_, writer):
                 writer.write(put(b"k", b"v"))
                 while not calls:
@@ -309,7 +312,7 @@ def test_when_a_stop_has_waited_long_enough_then_who_is_still_there_is_left(
     async def main() -> None:
         async with (
             gateway_of(sites=1, drain_s=0) as place,
-            silence(monkeypatch) as calls,
+            silence(place, monkeypatch) as calls,
             connected(place) as (reader, writer),
         ):
             writer.write(put(b"k", b"v"))
