@@ -44,6 +44,7 @@ class Timer(IntEnum):
     CALL = 15
     NULL = 16
     READ = 17
+    CONFIRM = 18
 
 
 class Site:
@@ -192,9 +193,11 @@ class Site:
             0 if fenced else stability.stable,
         )
 
-    def multicast(self, packet: Packet) -> None:
-        """To all other members of the view in force: ring, external voters and learners."""
-        self.multicast_to(tuple(m.address for m in self.view.members), packet)
+    def multicast(self, packet: Packet, *earlier: View) -> None:
+        """To all other members of the view in force: ring, external voters and learners. They see from the
+        head how far we are: a confirm that was put off is not needed any more."""
+        self.multicast_to(tuple([m.address for v in (*earlier, self.view) for m in v.members]), packet)
+        self.disarm(Timer.CONFIRM)
 
     def multicast_to(self, addresses: tuple[str, ...], packet: Packet) -> None:
         """To other addresses, each once: a dead voter and its successor share one."""

@@ -57,7 +57,7 @@ class Changes:
         """``number``: of the first of them."""
         self._first, self.compacted = number, compacted
         for change in changes:
-            self._append(change)
+            self.add(change, None)
 
     @property
     def last(self) -> int:
@@ -77,28 +77,29 @@ class Changes:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def add(self, change: Change, limits: Limits) -> None:
-        self._append(change)
-        if self.bytes > limits.history_bytes_max or (
-            len(self._changes) - self._head > limits.history_events_max
-        ):
-            self.trim(limits, change.revision)
-
-    def _append(self, change: Change) -> None:
-        key, changes = change.key, self._changes
+    def add(self, change: Change, limits: Limits | None) -> None:
+        """Without limits it is one of those that are loaded."""
+        key, previous, changes, of_key = change.key, change.previous, self._changes, self._of_key
         number = self._first + len(changes)
         changes.append(change)
         self._revisions.append(change.revision)
-        numbers = self._of_key.get(key)
+        numbers = of_key.get(key)
         if numbers is None:
-            self._of_key[key] = number
+            of_key[key] = number
         elif isinstance(numbers, int):
-            self._of_key[key] = [numbers, number]
+            of_key[key] = [numbers, number]
         else:
             numbers.append(number)
-            if len(numbers) > _SPARE_NUMBERS and numbers[len(numbers) >> 1] < self.number:
+            if len(numbers) > _SPARE_NUMBERS and numbers[len(numbers) >> 1] < self._first + self._head:
                 del numbers[: bisect_left(numbers, self.number)]
-        self.bytes += _cost_of(change)
+        # As ``_cost_of`` has it; this is done for every write.
+        self.bytes = size = (
+            self.bytes + CHANGE_BYTES + len(key) + (0 if previous is None else len(previous.value))
+        )
+        if limits is not None and (
+            size > limits.history_bytes_max or len(changes) - self._head > limits.history_events_max
+        ):
+            self.trim(limits, change.revision)
 
     def trim(self, limits: Limits, slot: int) -> None:
         """If it is more than the limits allow, forget the oldest revisions: a few more than need be, for many

@@ -90,7 +90,9 @@ class KeyValueStore(StateMachine):
         previous = self._keyspace.entries.get(key)
         if expect is not None:
             check_expected(previous, expect)
-        self._check_room(len(value) - len(previous.value) if previous is not None else len(key) + len(value))
+        growth = len(value) - len(previous.value) if previous is not None else len(key) + len(value)
+        if growth > 0:
+            self._check_room(growth)
         revision = self.context.timestamp
         attached = 0
         if ttl_ms is not None or lease is not None:
@@ -401,14 +403,15 @@ class KeyValueStore(StateMachine):
             raise Rejected("full", {"data_bytes": total, "data_bytes_max": self._limits.data_bytes_max})
 
     def _write(self, previous: Entry | None, entry: Entry) -> None:
+        key, lease = entry.key, entry.lease
         self._keyspace.set(previous, entry)
         before = 0 if previous is None else previous.lease
-        if before != entry.lease:
-            if entry.lease:
-                self._leases.attach(entry.lease, entry.key)
+        if before != lease:
+            if lease:
+                self._leases.attach(lease, key)
             if before:
-                self._detach(before, entry.key)
-        self._changes.add(Change(entry.revision, entry.key, entry, previous), self._limits)
+                self._detach(before, key)
+        self._changes.add(Change(entry.revision, key, entry, previous), self._limits)
 
     def _remove(self, entry: Entry, *, expired: bool = False) -> None:
         self._keyspace.remove(entry)

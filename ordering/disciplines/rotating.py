@@ -40,17 +40,26 @@ class Rotating:
     def _has_waited(self) -> bool:
         site = self.site
         if self._waiting[0] != site.queue.last_real_ts:
-            self._waiting = (site.queue.last_real_ts, site.now + site.config.null_ms * MS)
+            # A disk that need not hurry may keep quiet for a while, and the sync comes before that.
+            patience = 2 * site.config.confirm_ms if site.config.durable else 0
+            self._waiting = (site.queue.last_real_ts, site.now + (site.config.null_ms + patience) * MS)
         if site.now >= self._waiting[1]:
             return True
         site.arm(Timer.NULL, self._waiting[1] - site.now)
         return False
 
-    def notify(self, *, frontier_moved: bool, held_moved: bool, level_moved: bool, sent_order: bool) -> None:
+    def notify(
+        self, *, frontier_moved: bool, held_moved: bool, awaited: bool, level_moved: bool, sent_order: bool
+    ) -> None:
         """Ring members speak when the token comes. Only an external voter whose hold statement is
-        needed for a majority has to speak up by itself."""
+        needed for a majority has to speak up by itself; and, in durable mode, whoever's disk has something
+        new. If that was delivered here before, enough others have said that they hold it, and said it to
+        all: the last disk need not hurry."""
         site = self.site
         view = site.view
         needed = not site.in_ring and view.ring_voters <= len(view.electorate) // 2
-        if (frontier_moved and needed) or (held_moved and not sent_order):
+        hurries = awaited or not site.config.confirm_ms
+        if (frontier_moved and needed) or (held_moved and hurries and not sent_order):
             site.confirm()
+        elif held_moved and not sent_order:
+            site.arm_if_idle(Timer.CONFIRM, site.config.confirm_ms * MS)
