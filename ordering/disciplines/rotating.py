@@ -7,13 +7,15 @@ until everyone in the ring is known to hold the last message; then it rests.
 
 Once the last message is delivered here nobody is kept waiting by a slower round, so the NULL ACK waits for
 ``null_ms``: under a steady trickle of messages the next one comes first, and its own ACKs are the round. In
-durable mode it always waits: every site says by itself what its disk has, and a NULL block would be one more
-to sync.
+durable mode it always waits, two syncs longer: every site says by itself what its disk has, as soon as that
+has it, and a NULL block would be one more to sync.
 """
 
 from ordering.config import MS
 from ordering.site import Site, Timer
 from ordering.views import SiteId, View
+
+SYNCS = 2  # another's disk may be busy when ours is not
 
 
 class Rotating:
@@ -40,7 +42,8 @@ class Rotating:
     def _has_waited(self) -> bool:
         site = self.site
         if self._waiting[0] != site.queue.last_real_ts:
-            self._waiting = (site.queue.last_real_ts, site.now + site.config.null_ms * MS)
+            patience = site.config.null_ms * MS + SYNCS * site.sync_ns
+            self._waiting = (site.queue.last_real_ts, site.now + patience)
         if site.now >= self._waiting[1]:
             return True
         site.arm(Timer.NULL, self._waiting[1] - site.now)
