@@ -68,6 +68,7 @@ class Site:
         self.told_view: View | None = None  # the last view it was told of: always one that a majority holds
         self.state_ts = 0  # of the last state that was taken over; the log may not have come that far
         self.synced = 0  # last slot of this epoch's log that is on the disk; durable mode only
+        self.sync_ns = 0  # how long a sync takes here, smoothed
         self.parents: list[Parent] = []  # the chains we left for a fork that is not decided yet
         self.retiring = False  # it is to be stopped: it takes no work, and asks out of the ring
         self.decided = False  # the install that ends this epoch is known, its slots not all here

@@ -7,13 +7,15 @@ until everyone in the ring is known to hold the last message; then it rests.
 
 Once the last message is delivered here nobody is kept waiting by a slower round, so the NULL ACK waits for
 ``null_ms``: under a steady trickle of messages the next one comes first, and its own ACKs are the round. In
-durable mode it always waits: every site says by itself what its disk has, and a NULL block would be one more
-to sync.
+durable mode it always waits, and longer, for two syncs and ``confirm_ms``: every site says by itself what its
+disk has, and a NULL block would be one more to sync.
 """
 
 from ordering.config import MS
 from ordering.site import Site, Timer
 from ordering.views import SiteId, View
+
+SYNCS = 2  # another's disk may be busy when ours is not
 
 
 class Rotating:
@@ -40,9 +42,10 @@ class Rotating:
     def _has_waited(self) -> bool:
         site = self.site
         if self._waiting[0] != site.queue.last_real_ts:
-            # A disk that need not hurry may keep quiet for a while, and the sync comes before that.
-            patience = 2 * site.config.confirm_ms if site.config.durable else 0
-            self._waiting = (site.queue.last_real_ts, site.now + (site.config.null_ms + patience) * MS)
+            config = site.config
+            quiet_ms = config.confirm_ms if config.durable else 0  # a disk that need not hurry
+            patience = (config.null_ms + quiet_ms) * MS + SYNCS * site.sync_ns
+            self._waiting = (site.queue.last_real_ts, site.now + patience)
         if site.now >= self._waiting[1]:
             return True
         site.arm(Timer.NULL, self._waiting[1] - site.now)

@@ -117,6 +117,24 @@ def test_when_a_persist_is_under_way_then_the_next_waits_for_it() -> None:
         engine.handle(Persisted(install.seq), 5)
 
 
+def test_when_disks_take_longer_than_a_null_waits_then_no_null_is_written_for_them() -> None:
+    """Each disk speaks up when it has synced; a NULL block would be one more for it."""
+    stage = Stage.born(3, durable=1)
+    stage.cluster.sync_us = (10_000,)
+    for number in range(5):
+        stage.submit("s1", f"{number}")
+        stage.run(SECOND)
+    learnt = [stage.process(name).engine.site.queue.frontier for name in ("s1", "s2", "s3")]
+    for number in range(10):
+        stage.submit("s1", f"later {number}")
+        stage.run(SECOND)
+    for name, before in zip(("s1", "s2", "s3"), learnt, strict=True):
+        entries = stage.process(name).disk.ledger.entries
+        written = [entry for ts, entry in entries.items() if ts > before]
+        assert sum(len(entry.batches) for entry in written) == 10
+        assert not [entry for entry in written if entry.order.is_null]
+
+
 def test_when_the_sync_fails_then_the_site_stops_and_says_nothing_more() -> None:
     engine = alone()
     first = persist_of(engine.handle(Started(founder=True), 0))
