@@ -34,7 +34,7 @@ class GatewaySettings(BaseSettings):
     tls_key: Annotated[Path | None, Field(description="Its private key, PEM.")] = None
     timeout: Annotated[float, Field(gt=0, description="Seconds until a call is given up.")] = 10.0
     requests_max: Annotated[int, Field(ge=1, description="Requests under way at a time, at most.")] = 256
-    requests_min: Annotated[int, Field(ge=1, description="So many may be, however slow it gets.")] = 64
+    requests_min: Annotated[int, Field(ge=1, description="So many may be, however slow it gets.")] = 128
     slowdown_max: Annotated[float, Field(gt=1, description="So many times as without load.")] = 10.0
     watches_max: Annotated[int, Field(ge=0, description="Event streams at a time.")] = 1000
     connections_max: Annotated[int, Field(ge=1, description="Connections at a time.")] = 4096
