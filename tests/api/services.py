@@ -9,6 +9,8 @@ from typing import NamedTuple
 from api.admission import Admission, Standing
 from tests.api.gateways import settings_of
 
+FLOOR = 64  # below what the services here are full with
+
 
 class Kind(NamedTuple):
     """A request takes ``alone_s`` by itself, and keeps all others waiting for ``each_s``."""
@@ -34,7 +36,8 @@ class Service:
     def __init__(self, seed: int = 1, **settings: int) -> None:
         self.now = 0.0
         self.rng = Random(seed)
-        self.admission = Admission(settings_of(**settings), lambda: self.now)
+        chosen = settings_of(**{"requests_min": FLOOR, **settings})
+        self.admission = Admission(chosen, lambda: self.now)
         self.pauses: list[tuple[float, float]] = []
         self.slower = 1.0
         self.clients: list[Client] = []

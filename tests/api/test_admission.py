@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from api.admission import RETRY_MAX_S, RETRY_S, Admission, Comebacks, Standing
 from api.concurrency import GROW_MORE, LIGHT, SHRINK_MORE, Concurrency
 from tests.api.gateways import settings_of
-from tests.api.services import Client, Kind, Service
+from tests.api.services import FLOOR, Client, Kind, Service
 
 PUT = Kind()
 GET = Kind("GET", 0.0003, 0.00003)
@@ -50,7 +50,7 @@ def test_when_there_are_far_too_many_then_the_rate_is_kept_and_waits_are_those_o
 
 def test_when_the_clients_are_few_then_nobody_is_refused_however_slow_it_gets() -> None:
     service = warm()
-    service.add(63)
+    service.add(FLOOR - 1)
     service.run(5)
     service.slower = 30.0
     service.run(5)
@@ -74,7 +74,7 @@ def test_when_the_service_gets_slower_then_the_floor_is_kept_and_the_limit_is_ba
     before = service.admission.limit
     service.slower = 5.0
     service.run(5)
-    assert service.admission.limit == 64
+    assert service.admission.limit == FLOOR
     service.slower = 1.0
     service.run(3)
     assert service.admission.limit > 0.8 * before
@@ -121,7 +121,7 @@ def test_when_it_begins_in_a_storm_then_what_a_request_takes_is_found_out() -> N
     assert min(service.limits_since(0)) == LIGHT
     assert percentile(service.waits(since=6), 50) < 1.2 * SLOWDOWN * (PUT.alone_s + PUT.each_s)
     assert service.rate(since=6) > 9000
-    assert min(service.limits_since(2)) >= 64, "once is enough"
+    assert min(service.limits_since(2)) >= FLOOR, "once is enough"
 
 
 def test_when_a_storm_begins_then_waits_are_soon_what_they_are_to_be() -> None:
