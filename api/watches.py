@@ -12,7 +12,7 @@ A watcher that does not read is dropped when too much waits for it; nobody else 
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from itertools import groupby
 from typing import Final
 
@@ -114,14 +114,13 @@ class Watcher:
         self._woken.set()
 
     async def next(self, seconds: float) -> bytes:
-        """All that waits; nothing if nothing comes in that time, or if it has ended."""
+        """All that waits; nothing if nothing comes in that time, or if it has ended. What comes just when the
+        time is over is not left behind: ``position`` is beyond it."""
         if not self._waiting and self.problem is None:
             self._woken.clear()
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._woken.wait()
-            except TimeoutError:
-                return b""
         waiting, self._waiting, self._bytes = self._waiting, [], 0
         return b"".join(waiting)
 

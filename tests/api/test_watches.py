@@ -2,13 +2,17 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import httpx2
 
-from tests.api.gateways import Place, ask, gateway_of, healthy, problem
+from api.parameters import EVERYTHING
+from api.watches import Told, Watcher
+from apps.kv.types import Event
+from tests.api.gateways import Place, ask, gateway_of, healthy, problem, settings_of
 from tests.rsm.test_replica import crash, play
 
 
@@ -285,3 +289,19 @@ def test_when_the_gateway_stops_then_watchers_are_told_and_it_does_not_wait_for_
             assert await reader.next() is None
 
     play(main())
+
+
+def test_when_a_change_comes_just_as_the_time_is_over_then_no_sign_of_life_goes_ahead_of_it() -> None:
+    """A sign of life has the watcher's position as its id: who resumed behind it would miss the change."""
+
+    async def main() -> None:
+        watcher = Watcher(EVERYTHING, 3, settings_of(), lambda: None)
+        waiting = asyncio.ensure_future(watcher.next(0.01))
+        await asyncio.sleep(0)
+        told = [Told(Event(7, b"k", b"v", 7, 1))]
+        asyncio.get_running_loop().call_later(0.011, watcher.take, 7, told)
+        time.sleep(0.05)  # a busy loop: both are due in its next turn, the end of the time first
+        assert b"id: 7" in await waiting
+        assert watcher.position == 7
+
+    asyncio.run(main())
