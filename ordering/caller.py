@@ -466,7 +466,8 @@ class Caller:
     # -- time and counting -----------------------------------------------------------------------
 
     def _set_timer(self) -> None:
-        wake_at = self._due if self._parcels else 0
+        """With something to send and nothing to repeat, until then it is patient."""
+        wake_at = (self._due or self._wait_until) if self._parcels else 0
         if wake_at != self._wake_at:
             self._wake_at = wake_at
             if wake_at:

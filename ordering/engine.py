@@ -542,7 +542,7 @@ class Engine:
             return
         self.rpc.take_in()
         frontier, level, sent = site.queue.frontier, site.stability.majority + site.stability.stable, False
-        held, delivered = site.stability.held.get(site.me, 0), site.delivered
+        held, final = site.stability.held.get(site.me, 0), min(site.delivered, site.stability.majority)
         while site.state is not State.GONE:
             self._advance()
             decision = self.recovery.decision
@@ -571,7 +571,7 @@ class Engine:
             self.discipline.notify(
                 frontier_moved=site.queue.frontier > frontier,
                 held_moved=site.config.durable and site.stability.held.get(site.me, 0) > held,
-                awaited=site.held > delivered,
+                awaited=site.held > final,
                 level_moved=site.stability.majority + site.stability.stable > level,
                 sent_order=sent,
             )

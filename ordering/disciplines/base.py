@@ -22,4 +22,4 @@ class Discipline(Protocol):
     ) -> None:
         """After an event: tell others what they cannot learn from orders alone. ``held_moved``: a sync has
         come to an end (never in memory mode). ``awaited``: this site holds something that was not delivered
-        here before, so others may wait for that statement."""
+        here before, or not known to be held by a majority, so others may wait for that statement."""

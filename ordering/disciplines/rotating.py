@@ -56,8 +56,8 @@ class Rotating:
     ) -> None:
         """Ring members speak when the token comes. Only an external voter whose hold statement is
         needed for a majority has to speak up by itself; and, in durable mode, whoever's disk has something
-        new. If that was delivered here before, enough others have said that they hold it, and said it to
-        all: the last disk need not hurry."""
+        new. If that was delivered here before and a majority is known to hold it, enough others have said so,
+        and said it to all: the last disk need not hurry."""
         site = self.site
         view = site.view
         needed = not site.in_ring and view.ring_voters <= len(view.electorate) // 2

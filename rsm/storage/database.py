@@ -175,7 +175,8 @@ class Database:
             (connection if connection.in_transaction() else raw).commit()
         except BaseException:
             with suppress(DBAPIError, sqlite3.Error):  # what went wrong first is what is told
-                (connection if connection.in_transaction() else raw).rollback()
+                connection.rollback()  # of a failed commit, too: SQLAlchemy says it is in no transaction
+                raw.rollback()
             raise
 
     def wrote(self, size: int) -> None:

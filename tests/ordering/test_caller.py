@@ -308,6 +308,17 @@ def test_when_a_member_is_overloaded_then_new_calls_wait_as_well() -> None:
     assert [packet.first for packet in sent(desk.wait())][:1] == [1]
 
 
+def test_when_all_is_answered_while_it_is_to_be_patient_then_the_next_call_goes_out_behind_that() -> None:
+    desk = Desk()
+    desk.call(b"a")
+    desk.hear(refusal(Refusal.OVERLOADED, 1), ack(1))
+    effects = desk.call(b"b")
+    assert sent(effects) == []
+    (timer,) = [effect for effect in effects if isinstance(effect, SetTimer)]
+    assert timer.at == 10 * MS
+    assert [packet.first for packet in sent(desk.wait())] == [2]
+
+
 def test_when_a_member_misses_a_call_then_all_come_again_from_the_first_and_not_twice() -> None:
     desk = Desk()
     to = target(desk.call(b"a"))

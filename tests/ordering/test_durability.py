@@ -18,6 +18,7 @@ from ordering.events import (
     TimerFired,
 )
 from ordering.packets import Confirm, Descent, Order, RecoveryAckNewList, RecoveryStart, RecoveryVote
+from ordering.qos import MAJORITY, TOTAL, TOTALLY_ORDERED, Qos, k_resilient
 from ordering.records import Began, Entries, Entry, Installed, Ledger, Record
 from ordering.simulator.stage import Stage
 from ordering.site import Timer
@@ -267,6 +268,16 @@ def test_when_nobody_waits_for_what_the_disk_has_then_it_is_said_a_little_later(
     assert due == engine.site.now + engine.site.config.confirm_ms * MS
     assert confirms(engine.handle(TimerFired(), due)) == 1
     assert Timer.CONFIRM not in engine.site.deadlines
+
+
+@pytest.mark.parametrize("qos", [TOTALLY_ORDERED, k_resilient(0), MAJORITY, TOTAL])
+def test_when_no_majority_is_known_to_have_it_then_disks_speak_at_once(qos: Qos) -> None:
+    stage = Stage.born(3, durable=1, confirm_ms=100)
+    stage.run(SECOND)
+    end = stage.process("s1").majority + 2  # a block, and a message in it
+    stage.submit("s2", "x", qos=qos)
+    stage.run(4 * MS)  # two hops and a sync take less
+    assert [process.majority for process in stage.cluster.live()] == [end, end, end]
 
 
 def test_when_another_packet_has_told_everybody_then_a_confirm_that_was_put_off_is_not_sent() -> None:

@@ -1,17 +1,20 @@
 """What a store gives back is what a ``Ledger`` holds after the same records."""
 
 import os
+import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from sqlalchemy import Connection
+from sqlalchemy import Connection, TextClause
 from sqlalchemy import text as sql
+from sqlalchemy.exc import IntegrityError
 
 from ordering.config import MS
 from ordering.effects import Persist
@@ -28,7 +31,7 @@ from rsm.storage import (
     Store,
     schema,
 )
-from rsm.storage.database import Database
+from rsm.storage.database import Database, write_rows
 from tests.rsm.storage_kit import (
     BEGAN,
     GROUP,
@@ -199,6 +202,34 @@ def test_when_another_process_opens_it_then_it_is_told_who_has_it(tmp_path: Path
 def test_when_the_same_process_opens_it_twice_then_it_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path), pytest.raises(StorageLocked):
         Store.open(tmp_path, group=GROUP)
+
+
+# -- transactions ----------------------------------------------------------------------------------
+
+
+def _execute(connection: Connection, statement: TextClause, rows: list[dict[str, Any]]) -> None:
+    connection.execute(statement, rows)
+
+
+@pytest.mark.parametrize("write", [write_rows, _execute])
+def test_when_a_commit_fails_then_nothing_is_written_and_no_transaction_is_left(
+    tmp_path: Path, write: Callable[[Connection, TextClause, list[dict[str, Any]]], None]
+) -> None:
+    database = Database(tmp_path, None, GROUP)
+    database.open()
+    owed = sql("INSERT INTO owed VALUES (:id)")  # checked at the end only
+    with database.transaction() as connection:
+        connection.execute(sql("CREATE TABLE known (id INTEGER PRIMARY KEY)"))
+        connection.execute(
+            sql("CREATE TABLE owed (id INTEGER REFERENCES known (id) DEFERRABLE INITIALLY DEFERRED)")
+        )
+    database.connection.exec_driver_sql("PRAGMA foreign_keys=ON")
+    database.connection.rollback()
+    with pytest.raises((IntegrityError, sqlite3.IntegrityError)), database.transaction() as connection:
+        write(connection, owed, [{"id": 7}])
+    with database.transaction() as connection:
+        assert connection.scalar(sql("SELECT count(*) FROM owed")) == 0
+    database.close()
 
 
 # -- versions --------------------------------------------------------------------------------------
