@@ -22,12 +22,14 @@ from starlette.routing import Match
 
 from api import description, hot
 from api.admission import Admission
+from api.board import Board
 from api.bodies import Gone, has_body, read_body
 from api.cluster import Surveys
+from api.control import Supervisor
 from api.metrics import Metrics
 from api.parts import Parts
 from api.problems import Problem, defect, problem_of
-from api.routes import cluster, health, keys, leases, locks, watch
+from api.routes import cluster, dashboard, demo, health, keys, leases, locks, watch
 from api.server import Receive, Scope, Send
 from api.settings import GatewaySettings
 from api.store import Group, Store
@@ -41,16 +43,16 @@ from rsm.logs import logger
 log = logger(__name__)
 
 _NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
-_OPEN: Final = frozenset({b"/livez", b"/readyz", b"/openapi.json", b"/docs"})
+_OPEN: Final = frozenset({b"/livez", b"/readyz", b"/openapi.json", b"/docs"}) | dashboard.PATHS
 _UNCOUNTED: Final = _OPEN | {b"/metrics", b"/v1/watch", b"/v1/cluster/events"}
 _DATA: Final = ("kv", "history", "watch", "txn", "counters", "leases", "locks")
 _DATA_PATHS: Final = tuple(f"/v1/{name}".encode() for name in _DATA)
 _DATA_PREFIXES: Final = tuple(path + b"/" for path in _DATA_PATHS)
-_READ_ONLY: Final = frozenset({b"/v1/cluster", b"/v1/cluster/events", b"/metrics"})
+_READ_ONLY: Final = frozenset({b"/v1/cluster", b"/v1/cluster/events", b"/v1/demo", b"/metrics"})
 _KEY_ROUTE: Final = "/v1/kv/{key}"
 _NO_ROUTE: Final = "none"
 _GONE: Final = 499  # in the figures alone: nobody is there to be told
-_ROUTES: Final = (keys, watch, leases, locks, cluster, health)
+_ROUTES: Final = (keys, watch, leases, locks, cluster, health, dashboard)
 
 
 def create_app(group: Group, settings: GatewaySettings) -> "Gateway":
@@ -62,7 +64,7 @@ class Gateway:
     """The outermost layer: what holds for every request."""
 
     def __init__(self, group: Group, settings: GatewaySettings) -> None:
-        store = Store(group, settings.timeout)
+        store, metrics = Store(group, settings.timeout), Metrics()
         self.settings = settings
         self.parts = Parts(
             settings,
@@ -70,7 +72,8 @@ class Gateway:
             Watches(store, settings),
             Surveys(group, settings),
             Admission(settings),
-            Metrics(),
+            metrics,
+            Board(store, metrics, None if settings.demo is None else Supervisor(settings.demo)),
         )
         self._tokens = None if settings.tokens is None else Tokens(settings.tokens)
         self._keys = hot.Keys(store, settings)
@@ -96,6 +99,7 @@ class Gateway:
         """Nothing more is let in, and streams end; what is under way goes on."""
         self.parts.admission.stopping = True
         self.parts.watches.stop()
+        self.parts.board.stop()
         await self.parts.store.stop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -238,7 +242,7 @@ def _web(parts: Parts, *, tokens: bool) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.parts = parts
-    for each in _ROUTES:
+    for each in (*_ROUTES, *([] if parts.settings.demo is None else [demo])):
         app.include_router(each.router)
     for kind in (Problem, OrderingError, RsmError, TimeoutError):
         app.add_exception_handler(kind, _failed)
@@ -281,7 +285,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 def _methods(request: Request) -> list[str]:
     found: set[str] = set()
-    for route in (route for each in _ROUTES for route in each.router.routes):
+    for route in (route for each in (*_ROUTES, demo) for route in each.router.routes):
         if isinstance(route, APIRoute) and route.matches(request.scope)[0] is not Match.NONE:
             found |= route.methods or set()
     return sorted(found)

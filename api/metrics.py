@@ -1,12 +1,25 @@
 """A gateway's figures as Prometheus reads them (``docs/metrics.md``)."""
 
+from collections import defaultdict
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
 
 _BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+_STREAMS: Final = frozenset({"/v1/watch", "/v1/cluster/events"})
+
+
+class Answered(NamedTuple):
+    """Requests so far, streams left out: how many, how many of them came to nothing through no fault of who
+    asked, and how many took no longer than so many seconds."""
+
+    requests: float
+    failed: float
+    by_seconds: dict[float, float]
 
 
 class Metrics:
@@ -45,6 +58,26 @@ class Metrics:
         children[0].inc()
         children[1].observe(seconds)
 
+    def answered(self) -> Answered:
+        """Read out of what is counted anyway: it costs who asks, not who is answered."""
+        by_seconds: defaultdict[float, float] = defaultdict(float)
+        requests = failed = 0.0
+        for family in self._seconds.collect():
+            for sample in family.samples:
+                if sample.name.endswith("_bucket") and _is_asked(sample.labels["route"]):
+                    by_seconds[float(sample.labels["le"])] += sample.value
+        for family in self._requests.collect():
+            for sample in family.samples:
+                if sample.name.endswith("_total") and _is_asked(sample.labels["route"]):
+                    requests += sample.value
+                    status = int(sample.labels["status"])
+                    failed += sample.value if status == 429 or status >= 500 else 0
+        return Answered(requests, failed, dict(sorted(by_seconds.items())))
+
     def page(self, accept: str) -> tuple[bytes, str]:
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
+
+
+def _is_asked(route: str) -> bool:
+    return route.startswith("/v1/") and route not in _STREAMS

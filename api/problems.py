@@ -63,6 +63,7 @@ KINDS: Final[dict[str, Kind]] = {
     "defect": Kind(500, "This is a defect of the gateway"),
     "no_primary": Kind(503, "No majority of the group can be reached"),
     "stopping": Kind(503, "The gateway stops"),
+    "no_supervisor": Kind(503, "The demo's supervisor does not answer"),
     "outcome_unknown": Kind(504, "Nobody can tell whether it was carried out"),
 }
 _RETRIED: Final = frozenset({"overloaded", "full", "no_primary", "stopping"})

@@ -49,6 +49,7 @@ class GatewaySettings(BaseSettings):
     watch_events_max: Annotated[int, Field(ge=1, description="Events that wait for a watcher.")] = 1000
     watch_bytes_max: Annotated[int, Field(ge=1, description="Bytes that wait for a watcher.")] = 4 << 20
     survey_ms: Annotated[int, Field(ge=0, description="A survey of the group is that old at most.")] = 200
+    demo: Annotated[Path | None, Field(description="The socket of a demo's supervisor.")] = None
     drain_s: Annotated[int, Field(ge=0, description="A stop waits so long for what is under way.")] = 5
 
     @classmethod
@@ -72,5 +73,9 @@ class GatewaySettings(BaseSettings):
             raise ValueError(
                 f"bind: everybody who reaches {host} could do everything; name a file of tokens, bind to"
                 " 127.0.0.1, or set insecure"
+            )
+        if self.demo is not None and not is_loopback(host):
+            raise ValueError(
+                "demo: whoever stops processes of this machine must come from it; bind to 127.0.0.1"
             )
         return self

@@ -5,7 +5,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -14,6 +14,7 @@ from rich.console import Console
 
 from bench.errors import BenchError
 from bench.ports import free_ports, is_free
+from cli.control import controlled
 from cli.crew import GATEWAY, RESTART_SECONDS, Crew, NotStarted
 from cli.demo_script import play
 from cli.showing import refuse
@@ -58,8 +59,8 @@ def demo(
     ] = None,
 ) -> None:
     """Run a replicated key-value store on this machine: three replicas with
-    disks and a gateway, each a process of its own. Try it with curl, kill a
-    replica, and see that it goes on.
+    disks and a gateway, each a process of its own. Look at its dashboard in a
+    browser, try it with curl, kill a replica, and see that it goes on.
 
     Uses 127.0.0.1 only, and leaves nothing behind but what --dir names. With
     --script it plays a story by itself, on free ports: writes, conflicts, a
@@ -122,7 +123,9 @@ async def _serve(crew: Crew, console: Console, *, restart: bool) -> bool:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stop)
     watching: list[asyncio.Task[None]] = []
+    control = AsyncExitStack()
     try:
+        await control.enter_async_context(controlled(crew, restart=restart))
         starting = asyncio.ensure_future(_start(crew, console))
         ended = asyncio.ensure_future(enough.wait())
         await asyncio.wait([starting, ended], return_when=asyncio.FIRST_COMPLETED)
@@ -141,6 +144,7 @@ async def _serve(crew: Crew, console: Console, *, restart: bool) -> bool:
         for task in watching:
             task.cancel()
         await crew.stop()
+        await control.aclose()
     console.print("everything is stopped")
     return True
 
@@ -152,6 +156,7 @@ async def _start(crew: Crew, console: Console) -> None:
 
 
 def _introduce(crew: Crew, console: Console, *, restart: bool) -> None:
+    console.print(f"dashboard: [bold]{crew.endpoint}/[/bold]\n")
     for name, address in crew.addresses().items():
         console.print(f"  {name}  pid {crew.running[name].pid}  {address}")
     console.print(f"  {GATEWAY}    pid {crew.running[GATEWAY].pid}  {crew.endpoint}")

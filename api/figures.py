@@ -1,0 +1,208 @@
+"""What happened in the last second: rates and percentiles, from what is counted up since the start.
+
+Computed once for all who look. Replicas count from their start or that of their membership, so a figure that
+has become smaller began anew, and what it has now is what was added.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from typing_extensions import TypedDict
+
+from api.metrics import Answered
+from rsm.status import PassStatus, ReplicaStatus
+from rsm.survey import Picture
+
+_DROPPED: Final = ("wire: ", "group: ", "send: ")
+
+Place = tuple[int, int]  # epoch and slot: a view change may give a slot again
+
+
+class RequestsShape(TypedDict):
+    """Of this gateway. ``failed``: 429 and 5xx. Times are null if there were none."""
+
+    rate: float
+    failed: float
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+class OrderingShape(TypedDict):
+    """``rate``: messages that got a slot. Times: from a replica's submission to a majority that holds it."""
+
+    rate: float
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+class NetworkShape(TypedDict):
+    """Datagrams a second, sums over all replicas that answered."""
+
+    datagrams: float
+    bytes: float
+    retransmitted: float
+    asked_again: float
+    dropped: float
+
+
+class PassShape(TypedDict):
+    """``source`` and ``target`` are sites; ``at_ms`` is counted from the first of the list."""
+
+    slot: int
+    messages: int
+    source: str
+    target: str
+    at_ms: float
+
+
+class PathShape(TypedDict):
+    """``passes``: how often the token went on; ``path`` has the last of them, as many as are kept."""
+
+    passes: int
+    path: list[PassShape]
+
+
+class SecondShape(TypedDict):
+    at_s: float
+    seconds: float
+    requests: RequestsShape
+    ordering: OrderingShape
+    network: NetworkShape
+    passes: float
+
+
+class ToldSecondShape(SecondShape):
+    token: PathShape
+
+
+class Reading(NamedTuple):
+    """All counters at one moment. ``at`` is monotonic, ``replicas`` are by boot."""
+
+    at: float
+    wall_s: float
+    answered: Answered
+    replicas: dict[str, ReplicaStatus]
+
+
+def reading_of(at: float, wall_s: float, answered: Answered, picture: Picture | None) -> Reading:
+    said = [] if picture is None else [picture.answer_of(member) for member in picture.members]
+    return Reading(at, wall_s, answered, {each.boot: each for each in said if each is not None})
+
+
+def second_of(before: Reading, after: Reading) -> SecondShape:
+    seconds = max(after.at - before.at, 1e-3)
+    pairs = _pairs(before, after)
+    counters = [(then.counters, now.counters) for then, now in pairs]
+    traffic = [(then.traffic, now.traffic) for then, now in pairs if then.traffic and now.traffic]
+
+    def counted(name: str) -> float:
+        return sum(added(then.get(name, 0), now.get(name, 0)) for then, now in counters) / seconds
+
+    slow = [_added_all(then.latency, now.latency) for then, now in traffic]
+    ordered = {2.0**i / 1e6: float(sum(each)) for i, each in enumerate(zip(*slow, strict=False))}
+    then, now = before.answered, after.answered
+    taken = {
+        bound * 1000: added(then.by_seconds.get(bound, 0), count) for bound, count in now.by_seconds.items()
+    }
+    requests = _steps(taken)
+    return {
+        "at_s": round(after.wall_s, 3),
+        "seconds": round(seconds, 3),
+        "requests": {
+            "rate": _short(added(then.requests, now.requests) / seconds),
+            "failed": _short(added(then.failed, now.failed) / seconds),
+            "p50_ms": percentile(requests, 0.5),
+            "p99_ms": percentile(requests, 0.99),
+        },
+        "ordering": {
+            "rate": _short(_most((t.delivered, n.delivered) for t, n in traffic) / seconds),
+            "p50_ms": percentile(ordered, 0.5),
+            "p99_ms": percentile(ordered, 0.99),
+        },
+        "network": {
+            "datagrams": _short(sum(added(t.datagrams_out, n.datagrams_out) for t, n in traffic) / seconds),
+            "bytes": _short(sum(added(t.bytes_out, n.bytes_out) for t, n in traffic) / seconds),
+            "retransmitted": _short(counted("retransmissions")),
+            "asked_again": _short(counted("nacks sent")),
+            "dropped": _short(sum(map(counted, _reasons(after)))),
+        },
+        "passes": _short(_most((t.passes, n.passes) for t, n in traffic) / seconds),
+    }
+
+
+def path_of(before: Reading, after: Reading, told: Place) -> tuple[PathShape, Place]:
+    """Passes behind ``told`` that any replica has seen, and how far that is."""
+    pairs = _pairs(before, after)
+    traffic = [(then.traffic, now.traffic) for then, now in pairs if then.traffic and now.traffic]
+    seen: dict[Place, PassStatus] = {}
+    for each in after.replicas.values():
+        path = [] if each.traffic is None else each.traffic.path
+        seen |= {(made.epoch, made.slot): made for made in path if (made.epoch, made.slot) > told}
+    passes = [seen[place] for place in sorted(seen)]
+    first_ns = passes[0].at_ns if passes else 0
+    shape: PathShape = {
+        "passes": max(int(_most((t.passes, n.passes) for t, n in traffic)), len(passes)),
+        "path": [
+            {
+                "slot": made.slot,
+                "messages": made.last - made.slot + 1,
+                "source": made.source,
+                "target": made.target,
+                "at_ms": round((made.at_ns - first_ns) / 1e6, 3),
+            }
+            for made in passes
+        ],
+    }
+    return shape, max([told, *seen])
+
+
+def added(then: float, now: float) -> float:
+    return now - then if now >= then else now
+
+
+def percentile(counts: Mapping[float, float], share: float) -> float | None:
+    """``counts``: by the upper bound of a bucket, ascending, how many are in it. Within a bucket they are
+    taken to be spread evenly; what is above all bounds is as long as the last of them."""
+    total = sum(counts.values())
+    if not total:
+        return None
+    wanted, lower = share * total, 0.0
+    for upper, count in counts.items():
+        if count and wanted <= count:
+            return _short(lower if upper == float("inf") else lower + (upper - lower) * wanted / count)
+        wanted -= count
+        lower = upper
+    return _short(lower)
+
+
+def _steps(cumulative: Mapping[float, float]) -> dict[float, float]:
+    """What Prometheus counts up to a bound, by bucket."""
+    found, below = {}, 0.0
+    for bound, count in cumulative.items():
+        found[bound] = max(count - below, 0.0)
+        below = count
+    return found
+
+
+def _pairs(before: Reading, after: Reading) -> list[tuple[ReplicaStatus, ReplicaStatus]]:
+    """Those who answered twice."""
+    return [(before.replicas[boot], now) for boot, now in after.replicas.items() if boot in before.replicas]
+
+
+def _reasons(reading: Reading) -> list[str]:
+    names = (name for each in reading.replicas.values() for name in each.counters)
+    return [name for name in dict.fromkeys(names) if name.startswith(_DROPPED)]
+
+
+def _added_all(then: list[int], now: list[int]) -> list[int]:
+    return [int(added(a, b)) for a, b in zip(then, now, strict=False)]
+
+
+def _most(counts: Iterable[tuple[int, int]]) -> float:
+    """Everybody counts the same; who has seen most of it is nearest."""
+    return max((added(then, now) for then, now in counts), default=0)
+
+
+def _short(figure: float) -> float:
+    """Four digits say enough."""
+    return float(f"{figure:.4g}")

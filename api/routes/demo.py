@@ -1,0 +1,68 @@
+"""The processes of a demo, for its dashboard: pause one, kill one, and see what the ring does.
+
+Only a gateway that a demo has started has these paths. It serves without tokens on loopback, where any page
+that a person has open can send requests too, so an order must come from the gateway's own page, or from no
+page at all.
+"""
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Path
+from starlette.requests import Request
+from starlette.responses import Response
+
+from api.control import ORDERS, DemoShape, Supervisor
+from api.description import problems
+from api.parameters import known, percent_decoded
+from api.parts import asked_of, json_answer, parts_of
+from api.problems import Problem
+from ordering.transports.addresses import is_loopback
+
+router = APIRouter(prefix="/v1/demo", tags=["demo"])
+
+_NOTHING: Final = known()
+
+
+@router.get("", summary="Its processes", response_model=DemoShape, responses=problems("no_supervisor"))
+async def demo(request: Request) -> Response:
+    asked_of(request, _NOTHING)
+    return json_answer(await _supervisor(request).state())
+
+
+@router.post(
+    "/members/{name}:{order}",
+    summary="Pause, resume, kill or restart a replica",
+    response_model=DemoShape,
+    responses=problems("member_not_found", "order_refused", "no_supervisor"),
+)
+async def order(
+    request: Request,
+    name: Annotated[str, Path(min_length=1, examples=["replica 1"])],
+    order: Annotated[str, Path(pattern=f"^({'|'.join(ORDERS)})$")],
+) -> Response:
+    asked_of(request, _NOTHING)
+    _check_origin(request)
+    wanted = next((each for each in ORDERS if each == order), None)
+    if wanted is None:
+        raise Problem("not_found", f"{order}: there are {', '.join(ORDERS)}")
+    member = percent_decoded(name.encode()).decode(errors="replace")
+    shape = await _supervisor(request).order(wanted, member)
+    parts_of(request).board.show_demo(shape)
+    return json_answer(shape)
+
+
+def _supervisor(request: Request) -> Supervisor:
+    found = parts_of(request).board.supervisor
+    assert found is not None  # else these routes are not there
+    return found
+
+
+def _check_origin(request: Request) -> None:
+    """A page of somebody else has another origin; one whose name was made to lead here has another host."""
+    host = request.headers.get("host", "")
+    name = host.rpartition(":")[0] if not host.endswith("]") else host
+    origin = request.headers.get("origin")
+    if not is_loopback((name or host).strip("[]")):
+        raise Problem("forbidden", f"Host: {host!r} is no name of this machine")
+    if origin is not None and origin.partition("://")[2] != host:
+        raise Problem("forbidden", f"Origin: orders do not come from {origin}")
