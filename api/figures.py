@@ -18,21 +18,28 @@ _DROPPED: Final = ("wire: ", "group: ", "send: ")
 Place = tuple[int, int]  # epoch and slot: a view change may give a slot again
 
 
+class TimesShape(TypedDict):
+    """Null if there were none."""
+
+    p50_ms: float | None
+    p99_ms: float | None
+
+
 class RequestsShape(TypedDict):
-    """Of this gateway. ``failed``: 429 and 5xx. Times are null if there were none."""
+    """For data, answered by this gateway. ``failed``: 429 and 5xx."""
 
     rate: float
     failed: float
-    p50_ms: float | None
-    p99_ms: float | None
+    reads: TimesShape
+    writes: TimesShape
 
 
 class OrderingShape(TypedDict):
-    """``rate``: messages that got a slot. Times: from a replica's submission to a majority that holds it."""
+    """``rate``: messages that were delivered. ``majority``: from a replica's own submission until a majority
+    holds it; clients' calls are none."""
 
     rate: float
-    p50_ms: float | None
-    p99_ms: float | None
+    majority: TimesShape
 
 
 class NetworkShape(TypedDict):
@@ -101,23 +108,18 @@ def second_of(before: Reading, after: Reading) -> SecondShape:
     slow = [_added_all(then.latency, now.latency) for then, now in traffic]
     ordered = {2.0**i / 1e6: float(sum(each)) for i, each in enumerate(zip(*slow, strict=False))}
     then, now = before.answered, after.answered
-    taken = {
-        bound * 1000: added(then.by_seconds.get(bound, 0), count) for bound, count in now.by_seconds.items()
-    }
-    requests = _steps(taken)
     return {
         "at_s": round(after.wall_s, 3),
         "seconds": round(seconds, 3),
         "requests": {
             "rate": _short(added(then.requests, now.requests) / seconds),
             "failed": _short(added(then.failed, now.failed) / seconds),
-            "p50_ms": percentile(requests, 0.5),
-            "p99_ms": percentile(requests, 0.99),
+            "reads": _times(_steps(then.reads, now.reads)),
+            "writes": _times(_steps(then.writes, now.writes)),
         },
         "ordering": {
             "rate": _short(_most((t.delivered, n.delivered) for t, n in traffic) / seconds),
-            "p50_ms": percentile(ordered, 0.5),
-            "p99_ms": percentile(ordered, 0.99),
+            "majority": _times(ordered),
         },
         "network": {
             "datagrams": _short(sum(added(t.datagrams_out, n.datagrams_out) for t, n in traffic) / seconds),
@@ -175,12 +177,17 @@ def percentile(counts: Mapping[float, float], share: float) -> float | None:
     return _short(lower)
 
 
-def _steps(cumulative: Mapping[float, float]) -> dict[float, float]:
-    """What Prometheus counts up to a bound, by bucket."""
+def _times(counts: Mapping[float, float]) -> TimesShape:
+    return {"p50_ms": percentile(counts, 0.5), "p99_ms": percentile(counts, 0.99)}
+
+
+def _steps(then: Mapping[float, float], now: Mapping[float, float]) -> dict[float, float]:
+    """What Prometheus counts up to a bound in seconds, by bucket in milliseconds."""
     found, below = {}, 0.0
-    for bound, count in cumulative.items():
-        found[bound] = max(count - below, 0.0)
-        below = count
+    for bound, count in now.items():
+        new = added(then.get(bound, 0.0), count)
+        found[bound * 1000] = max(new - below, 0.0)
+        below = new
     return found
 
 

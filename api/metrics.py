@@ -10,16 +10,18 @@ from prometheus_client.exposition import choose_encoder
 _BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-_STREAMS: Final = frozenset({"/v1/watch", "/v1/cluster/events"})
+_DATA: Final = ("/v1/kv", "/v1/txn", "/v1/counters", "/v1/history", "/v1/leases")
 
 
 class Answered(NamedTuple):
-    """Requests so far, streams left out: how many, how many of them came to nothing through no fault of who
-    asked, and how many took no longer than so many seconds."""
+    """Requests for data so far, but for those that wait on purpose: how many, how many of them came to
+    nothing through no fault of who asked; and of those that read and those that write, how many took no
+    longer than so many seconds."""
 
     requests: float
     failed: float
-    by_seconds: dict[float, float]
+    reads: dict[float, float]
+    writes: dict[float, float]
 
 
 class Metrics:
@@ -60,19 +62,21 @@ class Metrics:
 
     def answered(self) -> Answered:
         """Read out of what is counted anyway: it costs who asks, not who is answered."""
-        by_seconds: defaultdict[float, float] = defaultdict(float)
+        reads: defaultdict[float, float] = defaultdict(float)
+        writes: defaultdict[float, float] = defaultdict(float)
         requests = failed = 0.0
         for family in self._seconds.collect():
             for sample in family.samples:
                 if sample.name.endswith("_bucket") and _is_asked(sample.labels["route"]):
-                    by_seconds[float(sample.labels["le"])] += sample.value
+                    kind = reads if sample.labels["method"] in {"GET", "HEAD"} else writes
+                    kind[float(sample.labels["le"])] += sample.value
         for family in self._requests.collect():
             for sample in family.samples:
                 if sample.name.endswith("_total") and _is_asked(sample.labels["route"]):
                     requests += sample.value
                     status = int(sample.labels["status"])
                     failed += sample.value if status == 429 or status >= 500 else 0
-        return Answered(requests, failed, dict(sorted(by_seconds.items())))
+        return Answered(requests, failed, dict(sorted(reads.items())), dict(sorted(writes.items())))
 
     def page(self, accept: str) -> tuple[bytes, str]:
         encode, content_type = choose_encoder(accept)
@@ -80,4 +84,4 @@ class Metrics:
 
 
 def _is_asked(route: str) -> bool:
-    return route.startswith("/v1/") and route not in _STREAMS
+    return route.startswith(_DATA)

@@ -4,12 +4,15 @@ Fields are only ever added, with defaults: replicas of two releases may ask each
 """
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
 from ordering.statistics import DriverStats, GroupStats, MemberStats, PassStats
 from ordering.views import SiteId, View
 from rsm.executor import Group
+
+FIRST_SEEN: Final = "the first view seen"
 
 
 class Standing(StrEnum):
@@ -252,7 +255,7 @@ def _pass(made: PassStats) -> PassStatus:
 def describe_change(before: View | None, after: View) -> str:
     """Why there is another view, as far as the two tell."""
     if before is None:
-        return "the first view seen"
+        return FIRST_SEEN
     addresses = {member.site: member.address for member in (*before.members, *after.members)}
     was, now = ({m.site: m.boot for m in view.members} for view in (before, after))
     changes = {
