@@ -4,7 +4,7 @@ Computed once for all who look. Replicas count from their start or that of their
 has become smaller began anew, and what it has now is what was added.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from typing_extensions import TypedDict
@@ -105,6 +105,7 @@ def second_of(before: Reading, after: Reading) -> SecondShape:
     def counted(name: str) -> float:
         return sum(added(then.get(name, 0), now.get(name, 0)) for then, now in counters) / seconds
 
+    ahead = _ahead(pairs)
     slow = [_added_all(then.latency, now.latency) for then, now in traffic]
     ordered = {2.0**i / 1e6: float(sum(each)) for i, each in enumerate(zip(*slow, strict=False))}
     then, now = before.answered, after.answered
@@ -118,7 +119,7 @@ def second_of(before: Reading, after: Reading) -> SecondShape:
             "writes": _times(_steps(then.writes, now.writes)),
         },
         "ordering": {
-            "rate": _short(_most((t.delivered, n.delivered) for t, n in traffic) / seconds),
+            "rate": _short(ahead.delivered / seconds),
             "majority": _times(ordered),
         },
         "network": {
@@ -128,14 +129,12 @@ def second_of(before: Reading, after: Reading) -> SecondShape:
             "asked_again": _short(counted("nacks sent")),
             "dropped": _short(sum(map(counted, _reasons(after)))),
         },
-        "passes": _short(_most((t.passes, n.passes) for t, n in traffic) / seconds),
+        "passes": _short(ahead.passes / seconds),
     }
 
 
 def path_of(before: Reading, after: Reading, told: Place) -> tuple[PathShape, Place]:
     """Passes behind ``told`` that any replica has seen, and how far that is."""
-    pairs = _pairs(before, after)
-    traffic = [(then.traffic, now.traffic) for then, now in pairs if then.traffic and now.traffic]
     seen: dict[Place, PassStatus] = {}
     for each in after.replicas.values():
         path = [] if each.traffic is None else each.traffic.path
@@ -143,7 +142,7 @@ def path_of(before: Reading, after: Reading, told: Place) -> tuple[PathShape, Pl
     passes = [seen[place] for place in sorted(seen)]
     first_ns = passes[0].at_ns if passes else 0
     shape: PathShape = {
-        "passes": max(int(_most((t.passes, n.passes) for t, n in traffic)), len(passes)),
+        "passes": max(_ahead(_pairs(before, after)).passes, len(passes)),
         "path": [
             {
                 "slot": made.slot,
@@ -205,9 +204,20 @@ def _added_all(then: list[int], now: list[int]) -> list[int]:
     return [int(added(a, b)) for a, b in zip(then, now, strict=False)]
 
 
-def _most(counts: Iterable[tuple[int, int]]) -> float:
-    """Everybody counts the same; who has seen most of it is nearest."""
-    return max((added(then, now) for then, now in counts), default=0)
+class _Ahead(NamedTuple):
+    delivered: int
+    passes: int
+
+
+def _ahead(pairs: list[tuple[ReplicaStatus, ReplicaStatus]]) -> _Ahead:
+    """What happened where most had happened before: who comes back goes through what others did long ago."""
+    then, now = max(pairs, key=lambda pair: pair[0].applied, default=(None, None))
+    if then is None or now is None or then.traffic is None or now.traffic is None:
+        return _Ahead(0, 0)
+    return _Ahead(
+        int(added(then.traffic.delivered, now.traffic.delivered)),
+        int(added(then.traffic.passes, now.traffic.passes)),
+    )
 
 
 def _short(figure: float) -> float:

@@ -10,7 +10,6 @@ export class Log {
     this.nameOf = (site) => site;
     this.newest = 0;
     this.items = [];
-    this.begin = 0;
     this.following = false;
     this.busy = false;
     byId("log-newest").addEventListener("click", () => this._read(this.newest - PAGE));
@@ -37,7 +36,6 @@ export class Log {
     try {
       const answer = await ask(`/v1/log?since=${Math.max(since, 0)}&limit=${PAGE}`);
       const page = await answer.json();
-      this.begin = page.begin;
       if (page.items.length) this.items = page.items;
       this._draw(page.items.length > 0);
     } catch (error) {
@@ -51,7 +49,7 @@ export class Log {
 
   _draw(found) {
     const [first, last] = [this.items.at(0)?.slot, this.items.at(-1)?.slot];
-    const words = first === undefined ? "nothing is there" : `slots ${count(first)} to ${count(last)}, newest first; it begins behind ${count(this.begin)}`;
+    const words = first === undefined ? "nothing is there" : `slots ${count(first)} to ${count(last)}, newest first`;
     say(byId("log-words"), found ? words : `${words}; there is nothing newer`);
     const rows = [...this.items].reverse().map((each) => row(count(each.slot), each.kind, wordsOf(each), named(each.source, this.nameOf), count(each.size)));
     byId("log").replaceChildren(...rows);

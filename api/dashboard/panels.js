@@ -12,7 +12,7 @@ export function showViews(views, nameOf) {
       h(
         "li",
         { class: "view" },
-        h("p", { class: "line" }, h("strong", {}), h("time", {}), h("span", { class: "hint" })),
+        h("p", { class: "line" }, h("strong"), h("time"), h("span", { class: "hint" })),
         h("p", { class: "why" }),
         h("p", { class: "chips" }),
       ),

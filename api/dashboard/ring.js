@@ -6,7 +6,7 @@ const CENTRE = { x: 220, y: 192 };
 const RADIUS = 128;
 const NODE = 31;
 const BOW = 44;
-const BOW_INWARD = 20;
+const BOW_INWARD = 2;
 const ROUND = 150;
 const DRAWN_MAX = 9; // passes in a second that an eye can follow
 const HOP_MS_MAX = 420;
@@ -151,7 +151,8 @@ export class Ring {
     }
     say(byId("token-sample"), sampleWords(token, drawn.length));
     const name = this.places.get(holder)?.name ?? "nobody";
-    say(byId("token-words"), token.passes ? `the token goes on ${count(Math.max(rate, 1))} times a second` : `the token rests at ${name}`);
+    const times = rate < 1.5 ? "once" : `${count(rate)} times`;
+    say(byId("token-words"), token.passes ? `the token went on ${times} in a second` : `the token rests at ${name}`);
   }
 
   _rest(site) {
