@@ -93,6 +93,7 @@ class Board:
         self._said: dict[str, bytes] = {}  # the latest of each kind
         self._seconds: deque[SecondShape] = deque(maxlen=SECONDS_KEPT)
         self._before: Reading | None = None
+        self._chain = ""
         self._told: Place = (0, 0)
 
     def join(self, abort: Callable[[], None]) -> Viewer:
@@ -165,6 +166,8 @@ class Board:
         self._tell("demo", shape)
 
     def _count(self, picture: Picture | None) -> None:
+        if picture is not None and picture.chain != self._chain:
+            self._chain, self._told = picture.chain, (0, 0)  # another order, with slots of its own
         now = asyncio.get_running_loop().time()
         before = self._before
         self._before = after = reading_of(now, time(), self._metrics.answered(), picture)

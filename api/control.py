@@ -9,7 +9,7 @@ of JSON each::
 
 import asyncio
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 import msgspec
 from typing_extensions import TypedDict
@@ -20,7 +20,6 @@ ANSWER_SECONDS: Final = 5.0
 LINE_BYTES_MAX: Final = 1 << 16
 
 Order = Literal["pause", "resume", "kill", "restart"]
-ORDERS: Final[tuple[Order, ...]] = get_args(Order)
 State = Literal["starting", "running", "paused", "stopping", "down"]
 
 

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.control import ORDERS, DemoShape, Supervisor
+from api.control import DemoShape, Order, Supervisor
 from api.description import problems
 from api.parameters import known, percent_decoded
 from api.parts import asked_of, json_answer, parts_of
@@ -35,18 +35,15 @@ async def demo(request: Request) -> Response:
     response_model=DemoShape,
     responses=problems("member_not_found", "order_refused", "no_supervisor"),
 )
-async def order(
+async def give(
     request: Request,
     name: Annotated[str, Path(min_length=1, examples=["replica 1"])],
-    order: Annotated[str, Path(pattern=f"^({'|'.join(ORDERS)})$")],
+    order: Order,
 ) -> Response:
     asked_of(request, _NOTHING)
     _check_origin(request)
-    wanted = next((each for each in ORDERS if each == order), None)
-    if wanted is None:
-        raise Problem("not_found", f"{order}: there are {', '.join(ORDERS)}")
     member = percent_decoded(name.encode()).decode(errors="replace")
-    shape = await _supervisor(request).order(wanted, member)
+    shape = await _supervisor(request).order(order, member)
     parts_of(request).board.show_demo(shape)
     return json_answer(shape)
 

@@ -56,6 +56,8 @@ NEEDS = [
     ("GET", "/v1/snapshots", "admin"),
     ("POST", "/v1/snapshots", "admin"),
     ("GET", "/v1/log", "admin"),
+    ("GET", "/v1/demo", "read"),
+    ("POST", "/v1/demo/members/x:kill", "admin"),
     ("GET", "/metrics", "read"),
     ("GET", "/nothing", "admin"),
     ("GET", "/v1/%6bv/k", "admin"),
