@@ -81,7 +81,7 @@ const events = {
   },
   cluster(cluster) {
     told.cluster = cluster;
-    problem("");
+    problem(cluster.primary ? "" : "no majority serves; commands are refused until it is back");
     drawCluster();
   },
   demo(demo) {

@@ -62,7 +62,7 @@ export class Members {
     return h(
       "li",
       { class: "member", "data-address": member.address },
-      h("div", { class: "who" }, h("h3", {}), h("span", { class: "pill" }), h("span", { class: "tag" }, "answers clients")),
+      h("div", { class: "who" }, h("span", { class: "order", "aria-hidden": "true" }), h("h3", {}), h("span", { class: "pill" }), h("span", { class: "tag" }, "answers clients")),
       h("p", { class: "where hint" }),
       h(
         "dl",
@@ -80,11 +80,12 @@ export class Members {
     const find = (name) => element.querySelector(name);
     set(element, "data-standing", member.standing);
     set(element, "data-ring", member.inRing);
+    say(find(".order"), member.label);
     say(find("h3"), member.name);
     say(find(".pill"), member.words);
     find(".tag").hidden = !member.handler;
     const pid = member.process ? member.process.pid : member.pid;
-    const where = [member.name === member.address ? "" : member.address, pid ? `pid ${pid}` : "no process"];
+    const where = [member.name === member.address ? "" : member.address, pid ? `pid ${pid}` : member.process ? "no process" : "does not answer"];
     say(find(".where"), where.filter(Boolean).join(" · "));
     say(find(".role"), member.role);
     say(find(".applied"), count(member.applied));

@@ -37,13 +37,15 @@ function named(why, view, nameOf) {
 
 export function showLocks(cluster, locks, nameOf) {
   const handlers = cluster.locks.filter((lock) => lock.handler);
-  const groups = Map.groupBy(handlers, (lock) => lock.address);
-  const rows = [...groups].map(([address, held]) => ({
-    name: "answers to clients",
-    holder: address ? nameOf(address) : "nobody",
-    token: Math.max(...held.map((lock) => lock.fence)),
-    waiting: held.reduce((sum, lock) => sum + lock.queue, 0),
-  }));
+  const rows = [...new Set(handlers.map((lock) => lock.address))].map((address) => {
+    const held = handlers.filter((lock) => lock.address === address);
+    return {
+      name: "answers to clients",
+      holder: address ? nameOf(address) : "nobody",
+      token: Math.max(...held.map((lock) => lock.fence)),
+      waiting: held.reduce((sum, lock) => sum + lock.queue, 0),
+    };
+  });
   for (const lock of cluster.locks.filter((each) => !each.handler)) {
     rows.push({ name: lock.name, holder: lock.address ? nameOf(lock.address) : "a client", token: lock.fence, waiting: lock.queue });
   }

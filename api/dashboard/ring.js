@@ -4,7 +4,9 @@ import { byId, count, s, say, set } from "./dom.js";
 
 const CENTRE = { x: 220, y: 192 };
 const RADIUS = 128;
+const OUTSIDE = 28;
 const NODE = 31;
+const LETTER = 8; // roughly, of a name
 const BOW = 44;
 const BOW_INWARD = 2;
 const ROUND = 150;
@@ -47,13 +49,16 @@ export class Ring {
       members.map((member, index) => {
         const angle = (2 * Math.PI * index) / members.length - Math.PI / 2;
         const out = { x: Math.cos(angle), y: Math.sin(angle) };
-        const at = add(CENTRE, out, RADIUS + (member.inRing ? 0 : 16));
+        const at = add(CENTRE, out, RADIUS + (member.inRing ? 0 : OUTSIDE));
         return [member.site, { ...member, at, out }];
       }),
     );
-    const lowest = Math.max(...[...this.places.values()].map((place) => place.at.y), CENTRE.y);
-    set(this.svg, "viewBox", `0 0 440 ${Math.round(lowest + NODE + 48)}`);
-    this._drawNodes();
+    const heights = [...this.places.values()].map((place) => place.at.y);
+    const top = Math.round(Math.min(...heights) - NODE - 42);
+    set(this.svg, "viewBox", `0 ${top} 440 ${Math.round(Math.max(...heights) + NODE + 48) - top}`);
+    const apart = 2 * RADIUS * Math.sin(Math.PI / Math.max(members.length, 2));
+    const longest = Math.max(...members.map((member) => Math.max(member.name.length, member.words.length)));
+    this._drawNodes(longest * LETTER < apart - 8);
     this._drawEdges(ring);
     say(this.middle.firstChild, view ? `view ${view}` : "–");
     say(this.middle.lastChild, `${ring.length} of ${members.length} in the ring`);
@@ -64,7 +69,8 @@ export class Ring {
     set(this.svg, "aria-label", words.join("; "));
   }
 
-  _drawNodes() {
+  /** Where names would lie one over the other there are numbers alone; the list has both. */
+  _drawNodes(named) {
     const there = new Map([...this.nodes.children].map((each) => [each.dataset.site, each]));
     for (const [site, place] of this.places) {
       let node = there.get(site);
@@ -88,8 +94,8 @@ export class Ring {
       set(node, "data-address", place.address);
       set(node, "data-ring", place.inRing);
       say(label, place.label);
-      say(name, place.name);
-      say(standing, place.words);
+      say(name, named ? place.name : "");
+      say(standing, named ? place.words : "");
       const below = place.out.y > -0.5;
       set(name, "y", below ? NODE + 24 : -NODE - 25);
       set(standing, "y", below ? NODE + 40 : -NODE - 10);

@@ -3,12 +3,15 @@
 import re
 import signal
 from os import kill
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from api.tokens import Scope, make_token
 from tests.browser.browsing import CHROMIUM, PATIENCE_MS, Complaints, browser
 from tests.cli.demos import Demo, serving
+from tests.cli.gateways import gateway
 
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no {CHROMIUM}")
 
@@ -117,3 +120,42 @@ def lose_and_regain_the_gateway(page: Page, demo: Demo) -> None:
     page.get_by_role("button", name="Put", exact=True).click()
     expect(page.locator("#watch-rows tr", has_text="after it came back")).to_have_count(1)
     expect(page.locator("#tile-ordered .value")).to_have_text(re.compile("[1-9]"))
+
+
+def test_when_the_gateway_wants_a_token_then_the_page_asks_for_one_and_keeps_it_for_its_tab(
+    tmp_path: Path,
+) -> None:
+    token, line = make_token("reader", [Scope.READ])
+    (tmp_path / "tokens").write_text(line)
+    directory = tmp_path / "demo"
+    with (
+        serving("--sites", 1, "--dir", directory),
+        gateway(directory / "site-1.toml", "--tokens", tmp_path / "tokens") as asked,
+        browser() as chromium,
+    ):
+        page = chromium.new_page(viewport={"width": 390, "height": 844}, reduced_motion="reduce")
+        page.set_default_timeout(PATIENCE_MS)
+        page.goto(asked.url)
+        field = page.locator("#door-token")
+        expect(field).to_be_focused()
+        expect(page.locator("#connection")).to_have_attribute("data-state", "refused")
+        field.fill("rsm_wrong")
+        field.press("Enter")
+        expect(page.locator("#door-words")).to_contain_text("not known")
+        field.fill(token)
+        field.press("Enter")
+        expect(page.locator("#connection-words")).to_have_text("live")
+        expect(page.locator("#door")).to_be_hidden()
+        expect(page.locator(".node[data-token=true]")).to_have_count(1)
+        expect(page.locator(".member .actions")).to_be_hidden()  # it is no gateway of a demo
+        page.get_by_role("button", name="Put", exact=True).click()
+        expect(page.locator("#kv-result")).to_contain_text("lacks the scope write")
+        page.get_by_role("button", name="Newest").click()
+        expect(page.locator("#log-words")).to_contain_text("lacks the scope admin")
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        page.reload()
+        expect(page.locator("#connection-words")).to_have_text("live")
+        assert page.evaluate("localStorage.length") == 0
+        assert page.context.cookies() == []
+        page.get_by_role("button", name="Forget the token").click()
+        expect(page.locator("#door-token")).to_be_focused()
