@@ -81,7 +81,7 @@ def _shape(crew: Crew, *, restart: bool) -> DemoShape:
             {
                 "name": name,
                 "address": address,
-                "pid": crew.running[name].pid if name in crew.running else None,
+                "pid": None if crew.state_of(name) == "down" else crew.running[name].pid,
                 "state": crew.state_of(name),
             }
             for name, address in crew.addresses().items()

@@ -39,7 +39,7 @@ function drawCluster() {
   log.nameOf = (site) => bySite.get(site) ?? site;
   const order = (cluster.views.at(-1)?.ring ?? []).filter((address) => sites.has(address));
   const inRing = order.filter((address) => list.some((each) => each.address === address && each.inRing));
-  ring.show(arranged(list, inRing), inRing.map((address) => sites.get(address)), cluster.view, cluster.token.site);
+  ring.show(list, inRing.map((address) => sites.get(address)), cluster.view, cluster.token.site);
   members.show(list, demo);
   showViews(cluster.views, nameOf);
   showLocks(cluster, told.locks, nameOf);
@@ -52,16 +52,6 @@ function drawCluster() {
   say(byId("fact-primary"), cluster.primary ? "serves" : "lost");
   set(byId("fact-primary"), "data-good", cluster.primary);
   tellNews(list, cluster);
-}
-
-/** Ring members in the ring's order, from the first by name on; who is outside stands where its name does. */
-function arranged(list, order) {
-  const first = order.indexOf(list.find((each) => order.includes(each.address))?.address);
-  const turned = [...order.slice(first), ...order.slice(0, first)].map((address) => list.find((each) => each.address === address));
-  for (const [index, member] of list.entries()) {
-    if (!turned.includes(member)) turned.splice(turned.indexOf(list[index - 1]) + 1, 0, member);
-  }
-  return turned;
 }
 
 function tellNews(list, cluster) {

@@ -22,8 +22,29 @@ const unit = (a) => {
   return { x: a.x / length, y: a.y / length };
 };
 
+/** Whether `ring` goes round as `places` do: 1 if so, -1 if the other way round, 0 if neither. */
+function turn(places, ring) {
+  const order = places.filter((site) => ring.includes(site));
+  const first = order.indexOf(ring[0]);
+  const turned = [...order.slice(first), ...order.slice(0, first)];
+  const same = (others) => others.every((site, index) => site === ring[index]);
+  if (same(turned)) return 1;
+  return same([turned[0], ...turned.slice(1).reverse()]) ? -1 : 0;
+}
+
+/** Ring members in the ring's order; who is outside stands behind whoever is before it in the list. */
+function arranged(sites, ring) {
+  const found = [...ring];
+  for (const [index, site] of sites.entries()) {
+    if (!ring.includes(site)) found.splice(index ? found.indexOf(sites[index - 1]) + 1 : 0, 0, site);
+  }
+  return found;
+}
+
 export class Ring {
   constructor() {
+    this.order = []; // sites, as they stand
+    this.turn = 1;
     this.svg = byId("ring");
     this.edges = s("g", { class: "edges" });
     this.nodes = s("g", { class: "nodes" });
@@ -43,10 +64,23 @@ export class Ring {
     this.frame = 0;
   }
 
-  /** `members` in the order in which they are to stand, with name, label, standing; `ring` are sites. */
+  /** Nobody moves without need: while the ring goes round the places as they are, to one side or the other,
+   * they stay. `ring` are sites, in their order. */
+  _arrange(members, ring) {
+    const sites = members.map((member) => member.site);
+    const stay = sites.length === this.order.length && sites.every((site) => this.order.includes(site));
+    for (const order of [...(stay ? [this.order] : []), sites, arranged(sites, ring)]) {
+      this.order = order;
+      this.turn = turn(order, ring);
+      if (this.turn) break;
+    }
+    return this.order.map((site) => members.find((member) => member.site === site));
+  }
+
+  /** `members` have site, name, label, standing and words; `ring` are sites. */
   show(members, ring, view, holder) {
     this.places = new Map(
-      members.map((member, index) => {
+      this._arrange(members, ring).map((member, index) => {
         const angle = (2 * Math.PI * index) / members.length - Math.PI / 2;
         const out = { x: Math.cos(angle), y: Math.sin(angle) };
         const at = add(CENTRE, out, RADIUS + (member.inRing ? 0 : OUTSIDE));
@@ -125,17 +159,17 @@ export class Ring {
     return [...this.edges.children].find((each) => each.dataset.pass === pass);
   }
 
-  /** Bowed to the left of the way: outward on a ring that turns to the right, apart where two go both ways. */
+  /** Bowed outward; where two go both ways, apart. */
   _curve(from, to) {
     const [a, b] = [this.places.get(from)?.at, this.places.get(to)?.at];
     if (!a || !b) return "";
     const way = unit(minus(b, a));
     const middle = { x: (a.x + b.x) / 2, y: (a.y + b.y) / 2 };
-    const left = { x: way.y, y: -way.x };
+    const side = { x: way.y * this.turn, y: -way.x * this.turn };
     const off = minus(middle, CENTRE);
-    const inward = left.x * off.x + left.y * off.y < 0;
+    const inward = side.x * off.x + side.y * off.y < 0;
     const bow = Math.hypot(off.x, off.y) < 40 ? ROUND : inward ? BOW_INWARD : BOW; // the middle has words
-    const bend = add(middle, left, bow);
+    const bend = add(middle, side, bow);
     const start = add(a, unit(minus(bend, a)), NODE + 4);
     const end = add(b, unit(minus(bend, b)), NODE + 9);
     const of = ({ x, y }) => `${x.toFixed(1)} ${y.toFixed(1)}`;

@@ -20,6 +20,10 @@ from tests.cli.demos import Demo, serving
 
 WARM_SECONDS: Final = 50  # so that the lines of the figures have some length
 WIDTHS: Final = {"wide": (1440, 1000), "phone": (390, 844)}
+SETTLED: Final = """() => {
+  const moves = document.getAnimations().filter((each) => each.transitionProperty === "transform");
+  return Promise.all(moves.map((each) => each.finished));
+}"""
 THEMES: Final[tuple[Literal["light", "dark"], ...]] = ("light", "dark")
 
 
@@ -68,6 +72,7 @@ def readme(page: Page, path: Path) -> None:
     expect(page.locator("#tile-again .value")).to_be_visible()
     page.mouse.move(0, 0)
     page.evaluate("scrollTo(0, 0); document.activeElement.blur()")
+    page.evaluate(SETTLED)
     expect(page.locator("#ring .edge[data-busy=true]")).to_have_count(1)
     below = page.locator("#tiles").bounding_box()
     assert below is not None
