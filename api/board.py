@@ -105,6 +105,7 @@ class Board:
         self._viewers[viewer] = None
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._watch())
+            self._task.add_done_callback(self._ended)
         return viewer
 
     async def leave(self, viewer: Viewer) -> None:
@@ -116,6 +117,14 @@ class Board:
             self._before = None
             task.cancel()
             await asyncio.wait([task])
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """By a defect: viewers are told so, and who comes next finds it begun anew."""
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._task = None
+            for viewer in self._viewers:
+                viewer.end(problem_of(error))
 
     def stop(self) -> None:
         """Viewers are told, and come again elsewhere."""

@@ -82,7 +82,7 @@ const events = {
     told.locks = items;
     drawCluster();
   },
-  error: ({ detail }) => problem(detail),
+  error: ({ code, detail }) => problem(code === "stopping" ? "" : detail), // that it stops is seen soon enough
 };
 
 function problem(words) {

@@ -62,7 +62,7 @@ export class Members {
     return h(
       "li",
       { class: "member", "data-address": member.address },
-      h("div", { class: "who" }, h("span", { class: "order", "aria-hidden": "true" }), h("h3", {}), h("span", { class: "pill" }), h("span", { class: "tag" }, "answers clients")),
+      h("div", { class: "who" }, h("span", { class: "order", "aria-hidden": "true" }), h("h3", {}), h("span", { class: "pill" }), h("span", { class: "tag", title: "It holds the lock that says who answers clients" }, "answers")),
       h("p", { class: "where hint" }),
       h(
         "dl",

@@ -169,6 +169,25 @@ def test_when_nobody_in_the_group_answers_then_that_is_told_and_figures_go_on() 
     ask(check, sites=1)
 
 
+def test_when_the_board_has_a_defect_then_viewers_are_told_and_the_next_one_begins_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def check(place: Place) -> None:
+        def broken(*_: object) -> None:
+            raise ZeroDivisionError
+
+        with monkeypatch.context() as patched:
+            patched.setattr(board, "second_of", broken)
+            async with place.http.stream("GET", "/v1/cluster/events") as answer:
+                reader = Reader(answer)
+                assert (await until(reader, "error")).data["code"] == "defect"
+                assert await reader.next() is None
+        async with place.http.stream("GET", "/v1/cluster/events") as answer:
+            await until(Reader(answer), "second")
+
+    ask(check, sites=1)
+
+
 def test_when_the_gateway_stops_then_viewers_are_told() -> None:
     async def check(place: Place) -> None:
         async with place.http.stream("GET", "/v1/cluster/events") as answer:
