@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from api.problems import Problem
 
-ANSWER_SECONDS: Final = 5.0
+ANSWER_SECONDS: Final = 2.0
 LINE_BYTES_MAX: Final = 1 << 16
 
 Order = Literal["pause", "resume", "kill", "restart"]

@@ -106,7 +106,7 @@ def second_of(before: Reading, after: Reading) -> SecondShape:
         return sum(added(then.get(name, 0), now.get(name, 0)) for then, now in counters) / seconds
 
     ahead = _ahead(pairs)
-    slow = [_added_all(then.latency, now.latency) for then, now in traffic]
+    slow = [_added_all(then.latency, now.latency) for then, now in traffic if then.latency and now.latency]
     ordered = {2.0**i / 1e6: float(sum(each)) for i, each in enumerate(zip(*slow, strict=False))}
     then, now = before.answered, after.answered
     return {

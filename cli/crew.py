@@ -69,6 +69,8 @@ class Crew:
     async def start(self, *names: str) -> None:
         """Start all of these, and wait until each is ready."""
         self._starting.update(names)
+        for gone in (self._paused, self._ending):
+            gone.difference_update(names)
         try:
             for name in names:
                 await self._begin(name)
@@ -185,8 +187,6 @@ class Crew:
                 if self._stopping:
                     return
                 tell(f"[red]{name}[/red] (pid {process.pid}) is gone: {_how(process)}")
-                self._paused.discard(name)
-                self._ending.discard(name)
             if failures >= FAILURES_MAX:
                 tell(f"{name} stays down; its log is {self.log_of(name)}")
             elif not restart and not self._wanted[name].is_set():

@@ -5,7 +5,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -109,6 +109,11 @@ async def _play(crew: Crew, console: Console) -> bool:
 
 
 async def _serve(crew: Crew, console: Console, *, restart: bool) -> bool:
+    async with controlled(crew, restart=restart):
+        return await _until_enough(crew, console, restart=restart)
+
+
+async def _until_enough(crew: Crew, console: Console, *, restart: bool) -> bool:
     """Until somebody says that it is enough; a second time means at once."""
     loop = asyncio.get_running_loop()
     enough = asyncio.Event()
@@ -123,9 +128,7 @@ async def _serve(crew: Crew, console: Console, *, restart: bool) -> bool:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, stop)
     watching: list[asyncio.Task[None]] = []
-    control = AsyncExitStack()
     try:
-        await control.enter_async_context(controlled(crew, restart=restart))
         starting = asyncio.ensure_future(_start(crew, console))
         ended = asyncio.ensure_future(enough.wait())
         await asyncio.wait([starting, ended], return_when=asyncio.FIRST_COMPLETED)
@@ -144,7 +147,6 @@ async def _serve(crew: Crew, console: Console, *, restart: bool) -> bool:
         for task in watching:
             task.cancel()
         await crew.stop()
-        await control.aclose()
     console.print("everything is stopped")
     return True
 

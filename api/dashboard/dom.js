@@ -28,7 +28,11 @@ export function set(element, name, value) {
 
 /** One element for each item, by key: those that stay are kept, with their focus. */
 export function keyed(parent, items, keyOf, make, update) {
-  const there = new Map([...parent.children].map((element) => [element.dataset.key, element]));
+  const there = new Map();
+  for (const element of [...parent.children]) {
+    if (there.has(element.dataset.key)) element.remove();
+    else there.set(element.dataset.key, element);
+  }
   let place = parent.firstElementChild;
   for (const item of items) {
     const key = String(keyOf(item));

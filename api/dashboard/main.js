@@ -12,7 +12,7 @@ import { follow } from "./stream.js";
 
 const SILENCE_MS = 8_000; // something comes every second
 
-const told = { cluster: null, demo: null, locks: [], since: null };
+const told = { cluster: null, demo: null, locks: [], heard: null, since: null, words: "" };
 const ring = new Ring();
 const charts = new Charts();
 const members = new Members(announce);
@@ -33,7 +33,9 @@ function drawCluster() {
   if (!cluster) return;
   const list = membersOf(cluster, demo);
   names = new Map(list.map((each) => [each.address, each.name]));
-  const sites = new Map(list.map((each) => [each.address, each.site]));
+  // One that came back without its memory is another site at the same address, until the old one is removed.
+  const outsideFirst = [...list].sort((a, b) => a.inRing - b.inRing);
+  const sites = new Map(outsideFirst.map((each) => [each.address, each.site]));
   const bySite = new Map(list.map((each) => [each.site, each.name]));
   keys.nameOf = nameOf;
   log.nameOf = (site) => bySite.get(site) ?? site;
@@ -94,7 +96,7 @@ function problem(words) {
 function connection(state, words = "") {
   const live = state === "live";
   if (live && told.since) announce("connected again");
-  told.since = live ? null : (told.since ?? new Date());
+  told.since = live ? null : (told.since ?? told.heard ?? new Date());
   set(byId("connection"), "data-state", state);
   document.body.classList.toggle("stale", !live && told.cluster !== null);
   told.words = words;
@@ -113,7 +115,10 @@ function tick() {
 door.set();
 follow("/v1/cluster/events", {
   silence_ms: SILENCE_MS,
-  onEvent: (kind, data) => events[kind]?.(data),
+  onEvent(kind, data) {
+    told.heard = new Date();
+    events[kind]?.(data);
+  },
   onState(state, words) {
     if (state === "lost" && byId("connection").dataset.state !== "lost") announce("the gateway is lost, reconnecting");
     connection(state, words);

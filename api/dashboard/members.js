@@ -51,7 +51,7 @@ export class Members {
   show(members, demo) {
     const serving = members.filter((each) => each.standing === "serving").length;
     say(byId("members-words"), `${serving} of ${members.length} serve`);
-    keyed(this.list, members, (each) => each.address, (each) => this._make(each), (element, each) => this._update(element, each, demo));
+    keyed(this.list, members, (each) => each.site, (each) => this._make(each), (element, each) => this._update(element, each, demo));
   }
 
   _make(member) {

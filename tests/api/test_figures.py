@@ -103,6 +103,16 @@ def test_when_a_replica_is_of_a_release_that_tells_no_traffic_then_the_others_ar
     assert second["ordering"]["rate"] == 0.0
 
 
+def test_when_a_replica_has_no_engine_then_latencies_of_the_others_are_told() -> None:
+    then, now = TrafficStatus(latency=[0, 0, 0]), TrafficStatus(latency=[0, 0, 7])
+    none = TrafficStatus()
+    second = second_of(
+        reading(0.0, replica("a", 1, then), replica("b", 1, none)),
+        reading(1.0, replica("a", 1, now), replica("b", 1, none)),
+    )
+    assert second["ordering"]["majority"]["p99_ms"] is not None
+
+
 def test_when_replicas_have_seen_different_passes_then_all_are_told_once_and_in_their_order() -> None:
     a = TrafficStatus(passes=2, path=[passed(1, "a", "b"), passed(2, "b", "c", last=4)])
     b = TrafficStatus(passes=3, path=[passed(2, "b", "c", last=4), passed(1, "c", "a", epoch=2)])

@@ -35,6 +35,9 @@ def test_when_a_person_uses_the_dashboard_then_it_shows_what_the_group_does() ->
         assert complaints.found == []
         lose_and_regain_the_gateway(page, demo)
         assert [each for each in complaints.found if OFFLINE not in each] == []
+        page.evaluate("document.body.setAttribute('style', 'color: red')")
+        (violation,) = [each for each in complaints.found if OFFLINE not in each]
+        assert "Content Security Policy" in violation  # so one would have been seen
 
 
 def see_three_members(page: Page) -> None:
