@@ -2,8 +2,8 @@
 
 ::
 
-    HTTP ─▶ Gateway: who is it? is there room? ─▶ /v1/kv/{key}: ``hot``
-                                               └▶ everything else: FastAPI, ``routes``
+    HTTP ─▶ connection ─▶ /v1/kv/{key}: ``hot``, without ASGI
+                       └▶ Gateway: who is it? is there room? ─▶ FastAPI, ``routes``
 
 Whatever goes wrong, here or in a route, is answered with a problem.
 """
@@ -26,10 +26,11 @@ from api.board import Board
 from api.bodies import Gone, has_body, read_body
 from api.cluster import Surveys
 from api.control import Supervisor
-from api.metrics import Metrics
+from api.metrics import GONE, Metrics
 from api.parts import Parts
 from api.problems import Problem, defect, problem_of
-from api.routes import cluster, dashboard, demo, health, keys, leases, locks, watch
+from api.protocol import CONNECTION
+from api.routes import cluster, dashboard, demo, docs, health, keys, leases, locks, watch
 from api.server import Receive, Scope, Send
 from api.settings import GatewaySettings
 from api.store import Group, Store
@@ -42,17 +43,15 @@ from rsm.logs import logger
 
 log = logger(__name__)
 
-_NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
-_OPEN: Final = frozenset({b"/livez", b"/readyz", b"/openapi.json", b"/docs"}) | dashboard.PATHS
+_OPEN: Final = frozenset({b"/livez", b"/readyz", b"/openapi.json"}) | docs.PATHS | dashboard.PATHS
 _UNCOUNTED: Final = _OPEN | {b"/metrics", b"/v1/watch", b"/v1/cluster/events"}
 _DATA: Final = ("kv", "history", "watch", "txn", "counters", "leases", "locks")
 _DATA_PATHS: Final = tuple(f"/v1/{name}".encode() for name in _DATA)
 _DATA_PREFIXES: Final = tuple(path + b"/" for path in _DATA_PATHS)
 _READ_ONLY: Final = frozenset({b"/v1/cluster", b"/v1/cluster/events", b"/v1/demo", b"/metrics"})
-_KEY_ROUTE: Final = "/v1/kv/{key}"
 _NO_ROUTE: Final = "none"
-_GONE: Final = 499  # in the figures alone: nobody is there to be told
-_ROUTES: Final = (keys, watch, leases, locks, cluster, health, dashboard)
+_WAITING: Final = "/v1/locks"
+_ROUTES: Final = (keys, watch, leases, locks, cluster, health, docs, dashboard)
 
 
 def create_app(group: Group, settings: GatewaySettings) -> "Gateway":
@@ -61,7 +60,7 @@ def create_app(group: Group, settings: GatewaySettings) -> "Gateway":
 
 
 class Gateway:
-    """The outermost layer: what holds for every request."""
+    """The outermost layer of ASGI, with what holds for every request; ``keys`` is beside it."""
 
     def __init__(self, group: Group, settings: GatewaySettings) -> None:
         store, metrics = Store(group, settings.timeout), Metrics()
@@ -76,7 +75,7 @@ class Gateway:
             Board(store, metrics, None if settings.demo is None else Supervisor(settings.demo)),
         )
         self._tokens = None if settings.tokens is None else Tokens(settings.tokens)
-        self._keys = hot.Keys(store, settings)
+        self.keys = hot.Keys(store, settings, self._tokens, self.parts.admission, self.parts.metrics)
         self._web = _web(self.parts, tokens=self._tokens is not None)
         self._show()
         if self._tokens is None and settings.insecure:
@@ -86,6 +85,7 @@ class Gateway:
         metrics, admission, watches = self.parts.metrics, self.parts.admission, self.parts.watches
         group = self.parts.store.group
         metrics.gauge("requests_under_way", "Requests that are let in.", lambda: admission.under_way)
+        metrics.gauge("requests_limit", "So many may be under way now.", lambda: admission.limit)
         metrics.gauge("refusals_held_back", "429s that wait to be told.", lambda: admission.held)
         metrics.gauge("waiting", "Requests that wait for a lock.", lambda: admission.waiting)
         metrics.gauge("watchers", "Event streams that are open.", lambda: watches.count)
@@ -106,49 +106,8 @@ class Gateway:
         if scope["type"] != "http":
             raise RuntimeError(f"{scope['type']}: this application speaks HTTP alone")
         began = perf_counter()
-        path: bytes = scope["raw_path"]
-        if path.startswith(hot.PREFIX):
-            route, status = _KEY_ROUTE, await self._answer_key(scope, receive, send)
-        else:
-            route, status = await self._answer(path, scope, receive, send)
+        route, status = await self._answer(scope["raw_path"], scope, receive, send)
         self.parts.metrics.note(route, scope["method"], status, perf_counter() - began)
-
-    # -- keys ------------------------------------------------------------------------------------
-
-    async def _answer_key(self, scope: Scope, receive: Receive, send: Send) -> int:
-        admission = self.parts.admission
-        headers = hot.headers_of(scope)
-        try:
-            if self._tokens is not None:
-                self._authorize(self._tokens, headers, _right(scope["method"], scope["raw_path"]))
-            if not admission.enter():
-                raise await admission.refusal()
-            try:
-                answer = await self._keys.answer(scope, receive, headers)
-            finally:
-                admission.leave()
-        except Gone:
-            return _GONE
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is answered, and logged if it is ours
-            return await _send_problem(send, problem_of(error))
-        status, found, body = answer
-        found.append(_NOSNIFF)
-        await send({"type": "http.response.start", "status": status, "headers": found})
-        await send({"type": "http.response.body", "body": body})
-        return status
-
-    def _authorize(self, tokens: Tokens, headers: dict[bytes, bytes], right: Right) -> None:
-        kind, _, presented = headers.get(b"authorization", b"").partition(b" ")
-        challenge = [(b"www-authenticate", b'Bearer realm="rsm"')]
-        if kind.lower() != b"bearer" or not presented:
-            raise Problem("unauthenticated", "send Authorization: Bearer and a token", headers=challenge)
-        token = tokens.find(presented.strip())
-        if token is None:
-            raise Problem("unauthenticated", "this token is not known", headers=challenge)
-        if right not in token.scopes:
-            raise Problem("forbidden", f"this needs the scope {right}", scope=right)
-
-    # -- everything else -------------------------------------------------------------------------
 
     async def _answer(self, path: bytes, scope: Scope, receive: Receive, send: Send) -> tuple[str, int]:
         admission = self.parts.admission
@@ -157,19 +116,20 @@ class Gateway:
         headers = hot.headers_of(scope)
         try:
             if self._tokens is not None and path not in _OPEN:
-                self._authorize(self._tokens, headers, _right(scope["method"], path))
+                self._tokens.check(headers.get(b"authorization", b""), _right(scope["method"], path))
             if path in _UNCOUNTED:
                 await self._web(scope, receive, noted)
-            elif not admission.enter():
-                raise await admission.refusal()
+            elif not (place := admission.enter(standing := scope[CONNECTION].standing)):
+                raise await admission.refusal(standing)
             else:
+                began = perf_counter()
                 try:
                     body = await read_body(receive, headers, self.settings.json_bytes_max, self.settings)
                     await self._web(scope, _Replayed(body, receive), noted)
                 finally:
-                    admission.leave()
+                    admission.leave(place, _kind(scope, noted.status), perf_counter() - began)
         except Gone:
-            noted.status = _GONE
+            noted.status = GONE
         except Exception as error:  # noqa: BLE001 - whatever it is, it is answered, and logged if it is ours
             if not noted.is_complete:  # else FastAPI has asked ``_failed`` what to say
                 problem = problem_of(error)
@@ -190,8 +150,8 @@ class _Noted:
     async def __call__(self, message: Any) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            if _NOSNIFF not in message["headers"]:
-                message = {**message, "headers": [*message["headers"], _NOSNIFF]}
+            if hot.NOSNIFF not in message["headers"]:
+                message = {**message, "headers": [*message["headers"], hot.NOSNIFF]}
         else:
             self.is_complete = not message.get("more_body", False)
         await self._send(message)
@@ -213,10 +173,16 @@ class _Replayed:
 
 async def _send_problem(send: Send, problem: Problem) -> int:
     body = problem.body()
-    headers = [*problem.headers(), _NOSNIFF, (b"content-length", b"%d" % len(body))]
+    headers = [*problem.headers(), hot.NOSNIFF, (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": problem.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
     return problem.status
+
+
+def _kind(scope: Scope, status: int) -> str | None:
+    """Those of one route are alike. What failed, or may have waited for a lock, took no time of its own."""
+    path: str = getattr(scope.get("route"), "path", _NO_ROUTE)
+    return None if status >= 400 or path.startswith(_WAITING) else f"{scope['method']} {path}"
 
 
 def _right(method: str, path: bytes) -> Right:
@@ -235,9 +201,8 @@ def _web(parts: Parts, *, tokens: bool) -> FastAPI:
         title=description.TITLE,
         version=version("rsm"),
         openapi_url="/openapi.json",
-        docs_url="/docs",
+        docs_url=None,
         redoc_url=None,
-        swagger_ui_oauth2_redirect_url=None,
         redirect_slashes=False,
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
@@ -266,7 +231,7 @@ async def _failed(_: Request, error: Exception) -> Response:
 
 
 async def _left(_: Request, __: Exception) -> Response:
-    return Response(status_code=_GONE)
+    return Response(status_code=GONE)
 
 
 async def _refused(request: Request, error: Exception) -> Response:
@@ -277,7 +242,7 @@ async def _refused(request: Request, error: Exception) -> Response:
         headers = [(b"allow", allowed.encode())]
         return _response(Problem("method_not_allowed", f"{path} takes {allowed}", headers=headers))
     if error.status_code == 404:
-        return _response(Problem("not_found", "there is nothing at this path; see /openapi.json"))
+        return _response(Problem("not_found", "there is nothing at this path; see /docs or /openapi.json"))
     if error.status_code == 400:
         return _response(Problem("bad_request", f"the body is no JSON that can be read: {error.detail}"))
     return _response(defect(error))
@@ -295,13 +260,16 @@ async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     found = error.errors()
     if any(each["loc"][0] == "path" for each in found):
-        return _response(Problem("not_found", "there is nothing at this path; see /openapi.json"))
+        return _response(Problem("not_found", "there is nothing at this path; see /docs or /openapi.json"))
     if any(each["type"] == "json_invalid" for each in found):
         return _response(Problem("bad_request", "the body is no JSON that can be read"))
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if has_body(hot.headers_of(request.scope)) and kind != "application/json" and not kind.endswith("+json"):
         return _response(Problem("unsupported_media_type", "Content-Type: send application/json"))
-    errors = [{"place": ".".join(map(str, each["loc"][1:])), "words": each["msg"]} for each in found]
+    errors = [
+        {"place": ".".join(map(str, each["loc"][1:])), "words": each["msg"].removeprefix("Value error, ")}
+        for each in found
+    ]
     return _response(Problem("invalid", "; ".join(_words(each) for each in errors[:3]), errors=errors[:100]))
 
 

@@ -17,15 +17,19 @@ def has_body(headers: Mapping[bytes, bytes]) -> bool:
     return headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
 
 
+def said_length(headers: Mapping[bytes, bytes]) -> int:
+    """0 if nothing is said."""
+    return number_of(headers.get(b"content-length", b"0"), 0)
+
+
 async def read_body(
     receive: Receive, headers: Mapping[bytes, bytes], bytes_max: int, bounds: GatewaySettings
 ) -> bytes:
     """All of it, if it is not too large, and keeps coming."""
     if not has_body(headers):
         return b""
-    length = headers.get(b"content-length")
-    if length is not None and number_of(length, 0) > bytes_max:
-        raise _too_large(bytes_max)
+    if said_length(headers) > bytes_max:
+        raise too_large(bytes_max)
     began = asyncio.get_running_loop().time() + bounds.body_s
     try:
         async with asyncio.timeout_at(began) as clock:
@@ -36,7 +40,7 @@ async def read_body(
             parts, size = [body], len(body)
             while message["type"] == "http.request":
                 if size > bytes_max:
-                    raise _too_large(bytes_max)
+                    raise too_large(bytes_max)
                 if not message["more_body"]:
                     return b"".join(parts)
                 clock.reschedule(began + size / bounds.body_bytes_per_s_min)
@@ -44,11 +48,13 @@ async def read_body(
                 parts.append(message.get("body", b""))
                 size += len(parts[-1])
     except TimeoutError:
-        raise Problem(
-            "too_slow", f"the body must make {bounds.body_bytes_per_s_min} bytes a second; send it faster"
-        ) from None
+        raise too_slow(bounds.body_bytes_per_s_min) from None
     raise Gone
 
 
-def _too_large(bytes_max: int) -> Problem:
+def too_large(bytes_max: int) -> Problem:
     return Problem("too_large", f"the body has more than {bytes_max} bytes", bytes_max=bytes_max)
+
+
+def too_slow(least: int) -> Problem:
+    return Problem("too_slow", f"the body must make {least} bytes a second; send it faster")

@@ -211,6 +211,7 @@ _TIME: Final = {"type": "string", "pattern": _DURATION_TEXT}
 
 PREFIX: Final = Parameter("prefix", _bytes, "Keys that begin like this; empty: all.", _TEXT, "config/")
 START: Final = Parameter("start", _bytes, "Keys from this one on.", _TEXT, "a")
+AFTER_NAME: Final = Parameter("after", _bytes, "Names behind this one.", _TEXT, "a")
 END: Final = Parameter("end", _bytes, "Keys before this one.", _TEXT, "m")
 KEY: Final = Parameter("key", _key, "This key alone.", {**_TEXT, "minLength": 1}, "config/port")
 LIMIT: Final = Parameter("limit", _positive, "So many at most; fewer may come.", _POSITIVE, 100)

@@ -23,7 +23,7 @@ log = logger(__name__)
 Headers: TypeAlias = list[tuple[bytes, bytes]]
 
 MEDIA_TYPE: Final = "application/problem+json"
-RETRY_AFTER: Final = b"1"
+RETRY_AFTER: Final = 1  # seconds
 
 
 class Kind(NamedTuple):
@@ -70,13 +70,23 @@ _RETRIED: Final = frozenset({"overloaded", "full", "no_primary", "stopping"})
 
 
 class Problem(Exception):
-    """An answer that is an error. ``members`` stand beside the standard ones."""
+    """An answer that is an error. ``members`` stand beside the standard ones. ``retry_after`` counts where
+    it is worth trying again."""
 
-    def __init__(self, code: str, detail: str, *, headers: Headers | None = None, **members: Any) -> None:
+    def __init__(
+        self,
+        code: str,
+        detail: str,
+        *,
+        headers: Headers | None = None,
+        retry_after: int = RETRY_AFTER,
+        **members: Any,
+    ) -> None:
         super().__init__(detail)
         self.code = code
         self.detail = detail
         self.members = members
+        self.retry_after = retry_after
         self._headers = headers or []
 
     @property
@@ -98,13 +108,18 @@ class Problem(Exception):
         return msgspec.json.encode(self.shape())
 
     def headers(self) -> Headers:
-        retry = [(b"retry-after", RETRY_AFTER)] if self.code in _RETRIED else []
+        retry = [(b"retry-after", b"%d" % self.retry_after)] if self.code in _RETRIED else []
         return [
             (b"content-type", MEDIA_TYPE.encode()),
             (b"cache-control", b"no-store"),
             *retry,
             *self._headers,
         ]
+
+
+def lines_of(headers: Headers) -> bytes:
+    """As HTTP writes them."""
+    return b"".join([b"%s: %s\r\n" % header for header in headers])
 
 
 def where(timestamp: int, replica: str, view: str) -> Headers:
@@ -166,7 +181,7 @@ def _plain(value: Any) -> Any:
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
-def defect(error: Exception) -> Problem:
+def defect(error: BaseException) -> Problem:
     """Say no more than a number to who has asked, and all of it to the log."""
     number = secrets.token_hex(4)
     log.error("a request met a defect", number=number, exc_info=error)

@@ -7,6 +7,7 @@ value that is UTF-8 is a string, any other is base64 under another name (``key``
 
 import base64
 import binascii
+from time import time_ns
 from typing import Annotated, Any, Final, Literal, NotRequired, Self, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -14,6 +15,7 @@ from typing_extensions import TypedDict
 
 from api.parameters import INT_MAX, Span, cursor_at, duration_ms, span_of_prefix
 from apps.kv import types as kv
+from apps.kv.leases import MS
 
 Int64: TypeAlias = Annotated[int, Field(ge=-INT_MAX - 1, le=INT_MAX)]
 Revision: TypeAlias = Annotated[int, Field(ge=0, le=INT_MAX, description="A slot in the group's order.")]
@@ -96,9 +98,12 @@ class TxnShape(TypedDict):
 
 
 class LeaseShape(TypedDict):
+    """``remaining_ms`` was left at the group's last slot, which is ``age_ms`` ago by this gateway's clock."""
+
     id: int
     ttl_ms: int
     remaining_ms: int
+    age_ms: int
     keys: int
     locks: int
 
@@ -191,10 +196,12 @@ def event(happened: kv.Event) -> EventShape:
 
 
 def lease(found: kv.Lease) -> LeaseShape:
+    counted_ms = found.ends_ns // MS - found.remaining_ms  # when, in the group's time
     return {
         "id": found.id,
         "ttl_ms": found.ttl_ms,
         "remaining_ms": found.remaining_ms,
+        "age_ms": max(time_ns() // MS - counted_ms, 0),
         "keys": found.keys,
         "locks": found.locks,
     }

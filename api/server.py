@@ -17,11 +17,11 @@ from typing import Any, Final, Protocol, Self, TypeAlias
 
 import uvicorn
 
-from api.protocol import protocol_for
+from api.protocol import Directly, protocol_for
 from api.settings import GatewaySettings
 from ordering.errors import ConfigurationError
 
-BACKLOG: Final = 2048
+BACKLOG: Final = 4096  # where it is full, who connects waits a second and more
 _POLL_SECONDS: Final = 0.005
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -30,7 +30,10 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class Application(Protocol):
-    """An ASGI application with a beginning and an end."""
+    """An ASGI application with a beginning and an end, and what it serves without ASGI."""
+
+    @property
+    def keys(self) -> Directly: ...
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
@@ -97,12 +100,14 @@ class Serving:
         await self._app.stop()
         server.should_exit = True
         await asyncio.wait([running])
+        for connection in list(server.server_state.connections):  # it was long enough
+            connection.transport.abort()
 
     def _config(self) -> uvicorn.Config:
         settings = self._settings
         config = uvicorn.Config(
             self._app,
-            http=protocol_for(settings),
+            http=protocol_for(settings, self._app.keys),
             ws="none",
             lifespan="off",
             interface="asgi3",

@@ -33,9 +33,9 @@ class GatewaySettings(BaseSettings):
     tls_cert: Annotated[Path | None, Field(description="Certificate chain, PEM.")] = None
     tls_key: Annotated[Path | None, Field(description="Its private key, PEM.")] = None
     timeout: Annotated[float, Field(gt=0, description="Seconds until a call is given up.")] = 10.0
-    requests_max: Annotated[int, Field(ge=1, description="Requests under way at a time.")] = 256
-    refusals_max: Annotated[int, Field(ge=0, description="429s that are held back at a time.")] = 1024
-    refusal_ms: Annotated[int, Field(ge=0, description="So long a 429 is held back.")] = 100
+    requests_max: Annotated[int, Field(ge=1, description="Requests under way at a time, at most.")] = 256
+    requests_min: Annotated[int, Field(ge=1, description="So many may be, however slow it gets.")] = 128
+    slowdown_max: Annotated[float, Field(gt=1, description="So many times as without load.")] = 10.0
     watches_max: Annotated[int, Field(ge=0, description="Event streams at a time.")] = 1000
     connections_max: Annotated[int, Field(ge=1, description="Connections at a time.")] = 4096
     json_bytes_max: Annotated[int, Field(ge=1024, description="The largest JSON body.")] = 2 << 20

@@ -5,17 +5,18 @@ Proxies are made once for each way of asking: making one costs as much as half a
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final, ParamSpec, Protocol, TypeVar
 
 from apps.kv.store import KeyValueStore
 from apps.kv.types import Limits, Statistics
 from ordering.errors import NoPrimary, OrderingError
+from rsm.begun import Beginning
 from rsm.errors import Rejected, RsmError
 from rsm.feeds import Feed
 from rsm.logs import logger
 from rsm.operations import Outcome
-from rsm.proxy import Consistency, DetailedProxy, Fresh, Proxy
+from rsm.proxy import Backend, Consistency, DetailedProxy, Fresh, Options, Proxy
 from rsm.state_machine import Marked
 from rsm.survey import Picture
 from rsm.transfer import Peer
@@ -30,7 +31,7 @@ LOOK_SECONDS: Final = 1.0
 LOST_SECONDS: Final = 0.25  # where the last look found no majority
 
 
-class Group(Protocol):
+class Group(Backend, Protocol):
     """A ``Client`` or a ``Replica`` of the key-value store."""
 
     @property
@@ -41,7 +42,7 @@ class Group(Protocol):
 
     def follow(
         self, method: Marked[KeyValueStore, P, Feed[T]], *args: P.args, **kwargs: P.kwargs
-    ) -> AsyncIterator[Feed[T]]: ...
+    ) -> AsyncGenerator[Feed[T], None]: ...
 
     async def survey(self, patience_s: float = ...) -> Picture: ...
 
@@ -58,6 +59,10 @@ class Store:
         self._proxy = group.proxy.with_options(timeout=timeout).with_details()
         self._reading = {each: self._proxy.with_options(consistency=each) for each in Consistency}
         self._writing: dict[str, DetailedProxy[KeyValueStore]] = {"majority": self._proxy}
+        calls = Beginning[KeyValueStore](group, Options(timeout=timeout))
+        self._asking = {each: calls.with_options(consistency=each) for each in Consistency}
+        self._telling = {"majority": calls}
+        self.timeout = timeout
         self._probing = self._proxy.with_options(timeout=min(timeout, PROBE_SECONDS))
         self._vigil: asyncio.Task[None] | None = None
         self.limits = Limits()  # the group's, as they were a moment ago
@@ -79,6 +84,23 @@ class Store:
         if proxy is None:
             proxy = self._writing[qos] = self._proxy.with_options(qos=qos)
         return proxy
+
+    def asking(
+        self, consistency: Consistency = Consistency.LINEARIZABLE, after: int | None = None
+    ) -> Beginning[KeyValueStore]:
+        """The same as ``reading``, for calls that end in a callback."""
+        if consistency is Consistency.LINEARIZABLE:
+            self.check_primary()
+        calls = self._asking[consistency]
+        return calls if after is None else calls.with_options(after=after)
+
+    def telling(self, qos: str = "majority") -> Beginning[KeyValueStore]:
+        """The same as ``writing``, for calls that end in a callback."""
+        self.check_primary()
+        calls = self._telling.get(qos)
+        if calls is None:
+            calls = self._telling[qos] = self._telling["majority"].with_options(qos=qos)
+        return calls
 
     async def check_reached(self, after: int | None) -> None:
         """Refuses a slot that nobody can have been told of: it would be waited for in vain."""

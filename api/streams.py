@@ -35,7 +35,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         pump = asyncio.ensure_future(self._pump(send))
-        gone = asyncio.ensure_future(_gone(receive))
+        gone = asyncio.ensure_future(disconnected(receive))
         try:
             await asyncio.wait([pump, gone], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -54,6 +54,7 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _gone(receive: Receive) -> None:
+async def disconnected(receive: Receive) -> None:
+    """Returns when the client has hung up. Everything that it had to say is read."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -18,6 +18,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Final, NamedTuple
 
+from api.problems import Problem
 from ordering.errors import ConfigurationError
 from rsm.logs import logger
 
@@ -90,6 +91,18 @@ class Tokens:
         self._known = read_tokens(path)
         self._stamp = self._look()
         self._looked = monotonic()
+
+    def check(self, authorization: bytes, wanted: Scope) -> None:
+        """Raises the problem that it is if the header is not there, or does not allow this."""
+        kind, _, presented = authorization.partition(b" ")
+        challenge = [(b"www-authenticate", b'Bearer realm="rsm"')]
+        if kind.lower() != b"bearer" or not presented:
+            raise Problem("unauthenticated", "send Authorization: Bearer and a token", headers=challenge)
+        token = self.find(presented.strip())
+        if token is None:
+            raise Problem("unauthenticated", "this token is not known", headers=challenge)
+        if wanted not in token.scopes:
+            raise Problem("forbidden", f"this needs the scope {wanted}", scope=wanted)
 
     def find(self, presented: bytes) -> Token | None:
         """Every token is compared, and each in the same time, whichever it is."""

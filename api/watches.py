@@ -184,14 +184,14 @@ class Watches:
         self._hub: Hub | None = None
         self._open: dict[Watcher, None] = {}
         self.others = 0  # streams of another kind
-        self._stopping = False
+        self.stopped = asyncio.Event()
 
     @property
     def count(self) -> int:
         return len(self._open) + self.others
 
     def check_room(self) -> None:
-        if self._stopping:
+        if self.stopped.is_set():
             raise Problem("stopping", "this gateway stops; ask another one")
         if self.count >= self.settings.watches_max:
             raise Problem("overloaded", f"{self.count} streams are open; use fewer, or come later")
@@ -232,7 +232,7 @@ class Watches:
 
     def stop(self) -> None:
         """Watchers are told, and resume elsewhere."""
-        self._stopping = True
+        self.stopped.set()
         for watcher in list(self._open):
             watcher.end(Problem("stopping", "this gateway stops; resume behind the last id elsewhere"))
 

@@ -25,7 +25,7 @@ from bench.results import Result, Value, calibrate, ratio, versions
 
 SIZE_MAX: Final = 65_536
 GATEWAYS_MAX: Final = 8
-FILL_CONNECTIONS: Final = 16
+FILL_CONNECTIONS: Final = 32
 BARE: Final = "bare"
 KINDS: Final = tuple(Kind)
 

@@ -1,12 +1,14 @@
 """Ten times the connections that a gateway can use: who is served is served well, and all others are told.
 
-First the load that it sustains is looked for: connections are doubled as long as that brings more puts a
-second. Then ten times as many ask for a while, and whoever is refused asks again at once.
+First the load that it sustains is looked for: more and more connections until that brings no more puts a
+second, and once more on the way back, for neighbours spoil single rates. The fewest that are all served and
+reach nearly the best rate are what it sustains. Then ten times as many ask for a while, and whoever is
+refused asks again at once. What the waits of those who are served are compared with is measured half before
+and half after that, and altogether for as long.
 """
 
 import time
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,10 +25,12 @@ from bench.ordering import Step
 from bench.results import Result, Value, calibrate, ratio, versions
 
 TIMES: Final = 10
-FIRST: Final = 8
+FIRST: Final = 16
 SUSTAINED_MAX: Final = CONNECTIONS_MAX // TIMES
 P99_WANTED: Final = 2.0
-_GAIN: Final = 1.05  # less than this by twice the connections is no gain
+ENOUGH: Final = 0.95  # of the best rate
+BUSY: Final = 0.8  # of a core: a generator that has less to spare measures itself
+_VAIN: Final = 3  # steps that bring nothing end the search: a neighbour may have spoilt one
 _SETTLED: Final = 0.2  # of the time: every queue is as long as it gets by then
 _SAMPLE_SECONDS: Final = 0.5
 _FLAT: Final = 1.1
@@ -39,7 +43,7 @@ class OverloadPlan(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode = Mode.MEMORY
     connections: int = 0  # that it sustains; 0: they are looked for
     seconds: float = 60.0
-    search_seconds: float = 3.0
+    search_seconds: float = 1.5
     directory: Path = Path()
 
     def check(self) -> None:
@@ -104,50 +108,79 @@ class Memory:
 def _measure(plan: OverloadPlan, loads: Loads, memory: Memory, step: Step) -> dict[str, Value]:
     step("writing until the history is full")
     loads.fill(_FILL_ROUNDS)
-    search: dict[str, Value] = {}
-    for connections in _tried(plan):
-        step(f"looking for what it sustains: {connections} connections")
-        search[str(connections)] = loads.run(Kind.PUT, connections, plan.search_seconds)
-        if saturated([part(row, "per_s") for row in search.values()]):
-            break
-    names = list(search)
-    at = names[-2] if len(names) > 1 else names[-1]
-    before, view_before = loads.resident_mb(), view(loads.service)
-    many = TIMES * int(at)
+    search = _search(plan, loads, step)
+    at = sustained(search)
+    step(f"what it sustains: {at} connections")
+    before = loads.run(Kind.PUT, at, plan.seconds / 2)
+    resident, view_before = loads.resident_mb(), view(loads.service)
+    many = TIMES * at
     step(f"{many} connections")
     memory.watch(loads)
     overload = loads.run(Kind.PUT, many, plan.seconds)
     memory.watch(None)
     after, view_after = memory.samples[-1], view(loads.service)
-    step("and again what it sustains")
-    again = loads.run(Kind.PUT, int(at), plan.search_seconds)
+    step(f"and again {at} connections")
+    again = loads.run(Kind.PUT, at, plan.seconds / 2)
     return {
         "search": search,
-        "sustained_connections": int(at),
-        "sustained": search[at],
+        "sustained_connections": at,
+        "sustained": before,
         "overload": overload | {"connections": many},
         "afterwards": again,
-        "resident_mb": {"before": before, "settled": memory.settled(), "after": after},
+        "resident_mb": {"before": resident, "settled": memory.settled(), "after": after},
         "view": {"before": view_before, "after": view_after},
     }
 
 
-def _tried(plan: OverloadPlan) -> list[int]:
+def _search(plan: OverloadPlan, loads: Loads, step: Step) -> dict[str, Value]:
+    """The better of two rows for each number of connections. Errors are those of the way back: on the way
+    there the gateway has still to find out how many it carries."""
+    found: dict[str, dict[str, Value]] = {}
+    for connections in tried(plan):
+        step(f"looking for what it sustains: {connections} connections")
+        found[str(connections)] = loads.run(Kind.PUT, connections, plan.search_seconds)
+        if is_enough(found):
+            break
+    for name in reversed(list(found)):
+        step(f"and back: {name} connections")
+        row = loads.run(Kind.PUT, int(name), plan.search_seconds)
+        found[name] = max(found[name], row, key=_per_s) | {"errors": row["errors"]}
+    return dict(found)
+
+
+def tried(plan: OverloadPlan) -> list[int]:
     if plan.connections:
         return [plan.connections]
-    tried = [FIRST]
-    while 2 * tried[-1] <= SUSTAINED_MAX:
-        tried.append(2 * tried[-1])
-    return tried
+    doubled = [FIRST]
+    while 2 * doubled[-1] <= SUSTAINED_MAX:
+        doubled.append(2 * doubled[-1])
+    found = sorted(doubled + [each * 3 // 2 for each in doubled])
+    return [each for each in found if each <= SUSTAINED_MAX]
 
 
-def saturated(rates: list[Value]) -> bool:
-    """Whether the last doubling has brought nothing worth it."""
-    for fewer, more in list(pairwise(rates))[-1:]:
-        assert isinstance(fewer, int | float)
-        assert isinstance(more, int | float)
-        return more < _GAIN * fewer
-    return False
+def is_enough(search: Mapping[str, Value]) -> bool:
+    """Whether the last steps have brought nothing."""
+    rates = [_per_s(row) for row in search.values()]
+    earlier = rates[:-_VAIN]
+    return bool(earlier) and max(rates[-_VAIN:]) * ENOUGH < max(earlier)
+
+
+def sustained(search: dict[str, Value]) -> int:
+    """The fewest connections that reach nearly the best rate, all of them served."""
+    rates = {int(name): _per_s(row) for name, row in search.items() if not part(row, "errors")}
+    if not rates:
+        raise BenchError(f"connections: some are refused already at {next(iter(search))}")
+    return min(number for number, rate in rates.items() if rate >= ENOUGH * max(rates.values()))
+
+
+def _per_s(row: Value) -> float:
+    return _number(row, "per_s")
+
+
+def _number(row: Value, *names: str) -> float:
+    found = part(row, *names)
+    assert isinstance(found, int | float)
+    return found
 
 
 def view(service: Service) -> str:
@@ -161,16 +194,21 @@ def view(service: Service) -> str:
 
 
 def ratios(values: dict[str, Value]) -> dict[str, float | None]:
-    overload, sustained = part(values, "overload"), part(values, "sustained")
+    """To the mean of what was measured before and after: a machine changes its speed meanwhile."""
     found = {
-        f"{percent}, accepted, to sustained": ratio(
-            part(overload, "latency", f"{percent}_us"), part(sustained, "latency", f"{percent}_us")
-        )
+        f"{percent}, accepted, to sustained": _to_sustained(values, "latency", f"{percent}_us")
         for percent in ("p50", "p99")
     }
-    for name, row in (("rate, accepted", overload), ("rate, afterwards", part(values, "afterwards"))):
-        found[f"{name}, to sustained"] = ratio(part(row, "per_s"), part(sustained, "per_s"))
+    found["rate, accepted, to sustained"] = _to_sustained(values, "per_s")
+    found["rate, afterwards, to before"] = ratio(
+        part(values, "afterwards", "per_s"), part(values, "sustained", "per_s")
+    )
     return found
+
+
+def _to_sustained(values: dict[str, Value], *names: str) -> float | None:
+    before, after = (_number(values, when, *names) for when in ("sustained", "afterwards"))
+    return ratio(part(values, "overload", *names), (before + after) / 2)
 
 
 def checks(values: dict[str, Value]) -> dict[str, Value]:
@@ -186,6 +224,7 @@ def checks(values: dict[str, Value]) -> dict[str, Value]:
         ),
         "whoever was refused was told when to come back": not overload.get("refusals_without_retry_after"),
         "the view is the same": part(values, "view", "before") == part(values, "view", "after"),
+        "the generator had time to spare": overload["cpu"]["generator"] < BUSY,
         "no program has grown": all(_flat(mb, after[name]) for name, mb in settled.items()),
     }
 

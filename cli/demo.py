@@ -152,7 +152,9 @@ async def _until_enough(crew: Crew, console: Console, *, restart: bool) -> bool:
 
 
 async def _start(crew: Crew, console: Console) -> None:
-    console.print(f"starting {len(crew.replicas)} replicas and a gateway in {crew.directory} …")
+    count = len(crew.replicas)
+    named = "1 replica" if count == 1 else f"{count} replicas"
+    console.print(f"starting {named} and a gateway in {crew.directory} …")
     await crew.start(*crew.replicas)
     await crew.start(GATEWAY)
 

@@ -16,6 +16,7 @@ from cli.asking import client_of, load_site
 from cli.showing import refuse, say
 from ordering.driver import run
 from ordering.errors import OrderingError
+from rsm import collecting
 from rsm.client import Client, ClientConfig
 from rsm.config import told
 from rsm.errors import RsmError
@@ -164,7 +165,8 @@ async def _serve(where: ClientConfig, settings: GatewaySettings) -> None:
     signals = Signals()
     client = Client(KeyValueStore, where)
     async with client, over_http(client, settings, signals) as url:
-        say(f"ready: {where.group} at {url}")
-        await signals.enough
+        with collecting.serving():
+            say(f"ready: {where.group} at {url}")
+            await signals.enough
         say("stopping: finishes what is under way; a second signal stops it at once")
     say(f"stopped: {'at once' if signals.at_once.done() else 'what was under way is finished'}")

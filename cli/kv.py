@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import httpx2
 import msgspec
 import typer
 from rich.console import Console
@@ -30,6 +31,13 @@ IfMatch = Annotated[
 Once = Annotated[
     str,
     typer.Option("--once", help="An Idempotency-Key of your own: what has it is carried out once in a day."),
+]
+Qos = Annotated[
+    str,
+    typer.Option(
+        help="Answer when so many voters hold it: ordered, k:N (N failures are survived), majority, all.",
+        show_default="majority",
+    ),
 ]
 
 
@@ -78,18 +86,22 @@ def put(
     lease: Annotated[int | None, typer.Option(help="It goes with this lease.")] = None,
     if_match: IfMatch = "",
     create: Annotated[bool, typer.Option("--create", help="Only if it is not there.")] = False,
+    qos: Qos = "",
     once: Once = "",
     hexadecimal: Hex = False,
     output: Output = "table",
 ) -> None:
     """Write a key.
 
-    Exit codes: 0 written, 1 refused, as by --if-match, 2 a wrong call, 4 the
-    outcome is unknown, 5 nobody serves.
+    The level of --qos that was reached may be less, and is printed. Exit codes:
+    0 written, 1 refused, as by --if-match, 2 a wrong call, 4 the outcome is
+    unknown, 5 nobody serves.
 
       rsm kv put greeting hello
 
       rsm kv put config --file config.json --if-match 12
+
+      rsm kv put order/17 paid --qos all
     """
     check_output(output)
     if (value is None) == (file is None):
@@ -102,7 +114,7 @@ def put(
     headers = {"Content-Type": "application/octet-stream", **condition(if_match)}
     if create:
         headers["If-None-Match"] = "*"
-    fields: Fields = {"ttl": ttl or None, "lease": lease}
+    fields: Fields = {"ttl": ttl or None, "lease": lease, "qos": qos or None}
     answer = asked(
         access,
         lambda gateways: gateways.ask(
@@ -111,10 +123,10 @@ def put(
     )
     said = msgspec.json.decode(answer.content, type=dict[str, Any])
     if output == "json":
-        show_json(said)
+        show_json(said | reached(answer))
     else:
         word = "created" if answer.status_code == 201 else "written"
-        typer.echo(f"{word}: revision {said['revision']}, version {said['version']}")
+        typer.echo(f"{word}: revision {said['revision']}, version {said['version']}{level(answer, qos)}")
 
 
 @app.command(name="del")
@@ -124,8 +136,10 @@ def delete(
     key: Annotated[str | None, typer.Argument(show_default=False)] = None,
     prefix: Annotated[str | None, typer.Option(help="All keys that begin so.")] = None,
     if_match: IfMatch = "",
+    qos: Qos = "",
     once: Once = "",
     hexadecimal: Hex = False,
+    output: Output = "table",
 ) -> None:
     """Delete a key, or all that begin with a prefix.
 
@@ -136,33 +150,47 @@ def delete(
 
       rsm kv del --prefix sessions/
     """
+    check_output(output)
     if (key is None) == (prefix is None):
         refuse("KEY, --prefix: give one of them")
     if key is not None:
-        name = key_of(key, hexadecimal)
-        asked(
-            access,
-            lambda gateways: gateways.ask(
-                "DELETE", path_of("/v1/kv", name), headers=condition(if_match), once=once
-            ),
+        path, headers, fields = (
+            path_of("/v1/kv", key_of(key, hexadecimal)),
+            condition(if_match),
+            {"qos": qos or None},
         )
-        typer.echo("deleted")
+        answer = asked(
+            access,
+            lambda gateways: gateways.ask("DELETE", path, fields=fields, headers=headers, once=once),
+        )
+        if output == "json":
+            revision = _number(answer.headers.get("x-rsm-timestamp"))
+            show_json({"deleted": 1, "revision": revision} | reached(answer))
+        else:
+            typer.echo(f"deleted{level(answer, qos)}")
         return
     if if_match or once:
         refuse("--prefix: goes without --if-match and --once")
     assert prefix is not None
-    count = asked(access, lambda gateways: _delete_all(gateways, key_of(prefix, hexadecimal)))
-    typer.echo(f"deleted: {count} keys")
+    begin = key_of(prefix, hexadecimal)
+    count, answer = asked(access, lambda gateways: _delete_all(gateways, begin, qos))
+    if output == "json":
+        show_json({"deleted": count} | reached(answer))
+    else:
+        typer.echo(f"deleted: {count} keys{level(answer, qos)}")
     raise typer.Exit(0 if count else REFUSED)
 
 
-async def _delete_all(gateways: Gateways, prefix: bytes) -> int:
-    count, more = 0, True
-    while more:
-        answer = await gateways.ask("DELETE", "/v1/kv", fields={"prefix": prefix, "limit": PAGE})
+async def _delete_all(gateways: Gateways, prefix: bytes, qos: str) -> tuple[int, httpx2.Response]:
+    """How many, and the last answer."""
+    count = 0
+    fields: Fields = {"prefix": prefix, "limit": PAGE, "qos": qos or None}
+    while True:
+        answer = await gateways.ask("DELETE", "/v1/kv", fields=fields)
         said = msgspec.json.decode(answer.content, type=dict[str, Any])
-        count, more = count + said["deleted"], said["more"]
-    return count
+        count += said["deleted"]
+        if not said["more"]:
+            return count, answer
 
 
 # -- many ----------------------------------------------------------------------------------------
@@ -185,7 +213,8 @@ def ls(
     """List keys in order.
 
     A page of it is of one moment, all of it need not be: what is written
-    meanwhile may be there or not.
+    meanwhile may be there or not. Exit codes: 0 done, also if there is none,
+    2 a wrong call, 5 nobody serves.
 
       rsm kv ls users/ --keys-only
     """
@@ -248,7 +277,10 @@ def history(
 ) -> None:
     """Show what happened to a key, as far as it is retained.
 
-    rsm kv history greeting
+    Exit codes: 0 done, 1 nothing is retained of it, 2 a wrong call, 5 nobody
+    serves.
+
+      rsm kv history greeting
     """
     check_output(output)
     path = path_of("/v1/history", key_of(key, hexadecimal))
@@ -257,8 +289,7 @@ def history(
     said = msgspec.json.decode(answer.content, type=dict[str, Any])
     if output == "json":
         show_json(said)
-        return
-    for each in said["items"]:
+    for each in said["items"] if output == "table" else ():
         typer.echo(event_line(each, hexadecimal))
     if not said["items"]:
         refuse(f"nothing is retained of it; history begins at revision {said['retained_from']}", REFUSED)
@@ -269,24 +300,35 @@ def history(
 def txn(
     access: Access,
     file: Annotated[str, typer.Argument(help="JSON with compare, then, else; - is the standard input.")],
+    qos: Qos = "",
     once: Once = "",
+    output: Output = "json",
 ) -> None:
-    """Carry out a transaction: if all comparisons hold `then`, otherwise
-    `else`; at once, and all or nothing.
+    """Carry out a transaction, at once, and all or nothing.
 
-    Prints the answer as JSON. Exit codes: 0 `then` was carried out, 1 `else`
-    was, or it was refused, 2 a wrong call, 4 the outcome is unknown, 5 nobody
-    serves.
+    If all comparisons hold it is `then`, otherwise `else`. Prints the answer.
+    Exit codes: 0 `then` was carried out, 1 `else` was, or it was refused, 2 a
+    wrong call, 4 the outcome is unknown, 5 nobody serves.
 
       echo '{"compare": [], "then": [{"op": "put", "key": "a", "value": "1"}], "else": []}' | rsm kv txn -
     """
+    check_output(output)
     body = _body(file, None) if file == "-" else _body(None, Path(file))
-    headers = {"Content-Type": "application/json"}
+    headers, fields = {"Content-Type": "application/json"}, {"qos": qos or None}
     answer = asked(
-        access, lambda gateways: gateways.ask("POST", "/v1/txn", headers=headers, body=body, once=once)
+        access,
+        lambda gateways: gateways.ask(
+            "POST", "/v1/txn", fields=fields, headers=headers, body=body, once=once
+        ),
     )
     said = msgspec.json.decode(answer.content, type=dict[str, Any])
-    show_json(said)
+    if output == "json":
+        show_json(said | reached(answer))
+    else:
+        which = "then" if said["succeeded"] else "else"
+        typer.echo(f"{which}: revision {said['revision']}{level(answer, qos)}")
+        for each in said["results"]:
+            typer.echo(f"  {json_line(each)}")
     raise typer.Exit(0 if said["succeeded"] else REFUSED)
 
 
@@ -304,12 +346,12 @@ def watch(
     hexadecimal: Hex = False,
     output: Output = "table",
 ) -> None:
-    """Print every change of a key, or of all that begin with a prefix, until
-    Ctrl-C.
+    """Print every change of a key, or of a prefix, until Ctrl-C.
 
     Goes on by itself, and misses nothing, when a gateway or a replica goes
     away; it gives up when nobody is there for --timeout. With -o json each
-    event is a line.
+    event is a line. Exit codes: 0 ended by Ctrl-C or --limit, 1 what was asked
+    for is not retained, or still to come, 2 a wrong call, 5 nobody serves.
 
       rsm kv watch --prefix users/ --since 120
     """
@@ -391,6 +433,16 @@ def _body(value: str | None, file: Path | None) -> bytes:
             refuse(f"{file}: {error.strerror}")
     assert value is not None
     return sys.stdin.buffer.read() if value == "-" else os.fsencode(value)
+
+
+def reached(answer: httpx2.Response) -> dict[str, Any]:
+    """The level of a command's answer, as JSON has it."""
+    return {"qos": answer.headers.get("x-rsm-qos")}
+
+
+def level(answer: httpx2.Response, asked_for: str) -> str:
+    """The same for a line, if somebody wanted to know."""
+    return f", held: {answer.headers.get('x-rsm-qos', 'unknown')}" if asked_for else ""
 
 
 def raw(said: dict[str, Any], field: str) -> bytes:

@@ -7,15 +7,27 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
+from typer.core import TyperGroup
 
 from cli.kv import Hex, Once, key_of, raw, show_json, shown
 from cli.over_http import Access, Fields, asked, over_http, path_of
 from cli.showing import Output, check_output, fitting_table, refuse
 
-leases = typer.Typer(help="Grant, renew and revoke leases, over HTTP.", no_args_is_help=True)
-locks = typer.Typer(help="Take and give back locks of a group, over HTTP.", no_args_is_help=True)
+
+class _Listing(TyperGroup):
+    """Where no command is named, it is `ls`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] != "--help"):
+            args = ["ls", *args]
+        return super().parse_args(ctx, args)
+
+
+leases = typer.Typer(help="List, grant, renew and revoke leases, over HTTP.", cls=_Listing)
+locks = typer.Typer(help="List, take and give back locks of a group, over HTTP.", cls=_Listing)
 
 SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+PAGE: Final = 1000
 JSON: Final = {"Content-Type": "application/json"}
 
 LeaseId = Annotated[int, typer.Argument(help="As rsm leases grant has printed it.", show_default=False)]
@@ -46,12 +58,21 @@ def _ask(
 @leases.command(name="ls")
 @over_http
 def list_leases(access: Access, output: Output = "table") -> None:
-    """List the leases that run.
+    """List the leases that run; without a command, this is it.
 
-    rsm leases ls
+    Exit codes: 0 done, also if there is none, 2 a wrong call, 5 nobody serves.
+
+      rsm leases ls
     """
     check_output(output)
-    _show_leases(_ask(access, "GET", "/v1/leases"), output)
+    items: list[dict[str, Any]] = []
+    while True:
+        fields: Fields = {"after": items[-1]["id"] if items else None, "limit": PAGE}
+        found = _ask(access, "GET", "/v1/leases", fields=fields)["items"]
+        items += found
+        if len(found) < PAGE:
+            break
+    _show_leases({"items": items}, output)
 
 
 @leases.command(name="get")
@@ -59,7 +80,10 @@ def list_leases(access: Access, output: Output = "table") -> None:
 def get_lease(access: Access, lease: LeaseId, output: Output = "table") -> None:
     """Show one lease: how long it still runs, and what goes with it.
 
-    rsm leases get 120
+    Exit codes: 0 done, 1 there is no such lease, 2 a wrong call, 5 nobody
+    serves.
+
+      rsm leases get 120
     """
     check_output(output)
     said = _ask(access, "GET", f"/v1/leases/{lease}")
@@ -74,8 +98,11 @@ def grant(
     once: Once = "",
     output: Output = "table",
 ) -> None:
-    """Grant a lease, and print its id. Keys are written with it (rsm kv put
-    --lease), locks taken with it.
+    """Grant a lease, and print its id.
+
+    Keys are written with it (rsm kv put --lease), locks taken with it. Exit
+    codes: 0 granted, 1 refused, 2 a wrong call, 4 the outcome is unknown,
+    5 nobody serves.
 
       rsm leases grant 30s
     """
@@ -90,9 +117,12 @@ def grant(
 @leases.command()
 @over_http
 def renew(access: Access, lease: LeaseId, output: Output = "table") -> None:
-    """From now on its whole time again.
+    """Give a lease its whole time again, from now on.
 
-    rsm leases renew 120
+    Exit codes: 0 renewed, 1 it has ended, 2 a wrong call, 4 the outcome is
+    unknown, 5 nobody serves.
+
+      rsm leases renew 120
     """
     check_output(output)
     said = _ask(access, "POST", f"/v1/leases/{lease}:renew")
@@ -101,13 +131,20 @@ def renew(access: Access, lease: LeaseId, output: Output = "table") -> None:
 
 @leases.command()
 @over_http
-def revoke(access: Access, lease: LeaseId) -> None:
+def revoke(access: Access, lease: LeaseId, output: Output = "table") -> None:
     """End a lease: its keys are deleted, its locks released.
 
-    rsm leases revoke 120
+    Exit codes: 0 revoked, 1 it had ended, 2 a wrong call, 4 the outcome is
+    unknown, 5 nobody serves.
+
+      rsm leases revoke 120
     """
+    check_output(output)
     _ask(access, "DELETE", f"/v1/leases/{lease}")
-    typer.echo("revoked")
+    if output == "json":
+        show_json({"revoked": lease})
+    else:
+        typer.echo("revoked")
 
 
 def _show_leases(said: dict[str, Any], output: str) -> None:
@@ -119,7 +156,7 @@ def _show_leases(said: dict[str, Any], output: str) -> None:
         [
             str(each["id"]),
             f"{each['ttl_ms'] / 1000:g} s",
-            f"{each['remaining_ms'] / 1000:g} s",
+            f"{max(each['remaining_ms'] - each['age_ms'], 0) / 1000:.1f} s",
             str(each["keys"]),
             str(each["locks"]),
         ]
@@ -139,13 +176,23 @@ def list_locks(
     hexadecimal: Hex = False,
     output: Output = "table",
 ) -> None:
-    """List the locks that are held.
+    """List the locks that are held; without a command, this is it.
 
-    rsm locks ls
+    Exit codes: 0 done, also if there is none, 2 a wrong call, 5 nobody serves.
+
+      rsm locks ls
     """
     check_output(output)
-    said = _ask(access, "GET", "/v1/locks", fields={"prefix": key_of(prefix, hexadecimal) or None})
-    _show_locks(said, output, hexadecimal)
+    items: list[dict[str, Any]] = []
+    begin = key_of(prefix, hexadecimal)
+    while True:
+        after = raw(items[-1], "name") if items else None
+        fields: Fields = {"prefix": begin or None, "after": after, "limit": PAGE}
+        found = _ask(access, "GET", "/v1/locks", fields=fields)["items"]
+        items += found
+        if len(found) < PAGE:
+            break
+    _show_locks({"items": items}, output, hexadecimal)
 
 
 @locks.command(name="get")
@@ -153,7 +200,9 @@ def list_locks(
 def get_lock(access: Access, name: Name, hexadecimal: Hex = False, output: Output = "table") -> None:
     """Show who holds a lock: the lease, the token of the grant, who waits.
 
-    rsm locks get printer
+    Exit codes: 0 it is held, 1 nobody holds it, 2 a wrong call, 5 nobody serves.
+
+      rsm locks get printer
     """
     check_output(output)
     said = _ask(access, "GET", path_of("/v1/locks", key_of(name, hexadecimal)))
@@ -171,8 +220,11 @@ def acquire(
     hexadecimal: Hex = False,
     output: Output = "table",
 ) -> None:
-    """Take a lock. Prints the lease that holds it, and the token of the grant:
-    give that to whatever the lock protects, and let it refuse older ones.
+    """Take a lock.
+
+    Prints the lease that holds it, and the token of the grant: give that to
+    whatever the lock protects, and let it refuse older ones. A lease of --ttl
+    is not renewed by itself: rsm leases renew does it.
 
     Exit codes: 0 it is held, 1 somebody else has it, 2 a wrong call, 4 the
     outcome is unknown, 5 nobody serves.
@@ -201,13 +253,21 @@ def release(
     name: Name,
     lease: Annotated[int, typer.Option(help="The one that holds it, or waits for it.")],
     hexadecimal: Hex = False,
+    output: Output = "table",
 ) -> None:
     """Give a lock back, or leave its queue; the first that waits has it then.
 
-    rsm locks release printer --lease 120
+    Exit codes: 0 released, 1 that lease does not have it, 2 a wrong call, 4 the
+    outcome is unknown, 5 nobody serves.
+
+      rsm locks release printer --lease 120
     """
+    check_output(output)
     _ask(access, "DELETE", path_of("/v1/locks", key_of(name, hexadecimal)), fields={"lease": lease})
-    typer.echo("released")
+    if output == "json":
+        show_json({"released": name, "lease": lease})
+    else:
+        typer.echo("released")
 
 
 def _show_locks(said: dict[str, Any], output: str, hexadecimal: bool) -> None:

@@ -1,5 +1,6 @@
 """Entry point of the `rsm` command. Each subcommand lives in a module of its own name."""
 
+import inspect
 from collections import UserDict
 from importlib import import_module
 from importlib.metadata import version
@@ -53,11 +54,20 @@ def _command(name: str, found: Any) -> Any:
     """As it would be if it had been here from the start."""
     alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
     if isinstance(found, typer.Typer):
+        for each in found.registered_commands:
+            each.short_help = each.short_help or _first_sentence(each.callback)
         alone.add_typer(found, name=name)
         group: Any = get_command(alone)
         return group.commands[name]
-    alone.command(name, context_settings=SETTINGS.get(name))(found)
+    alone.command(name, context_settings=SETTINGS.get(name), short_help=_first_sentence(found))(found)
     return get_command(alone)
+
+
+def _first_sentence(command: Any) -> str:
+    """For a list of commands, where the first paragraph would be too much, and is cut into lines."""
+    paragraph = (inspect.getdoc(command) or "").partition("\n\n")[0]
+    sentence, stop, _ = " ".join(paragraph.split()).partition(". ")
+    return sentence + stop.strip()
 
 
 class _Group(TyperGroup):

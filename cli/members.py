@@ -46,7 +46,7 @@ def members(
     gateway, over HTTP.
 
     The exit code is 0 if a majority of the voters serves, else 1; 5 if no
-    gateway is there.
+    gateway is there, or no replica behind it.
 
       rsm members -c demo/site-1.toml
     """

@@ -41,19 +41,20 @@ Fields = Mapping[str, str | bytes | int | None]
 ADVICE: Final = {
     "conflict": "read it again, and repeat with the revision it has now",
     "key_not_found": "rsm kv ls shows which keys there are",
-    "lease_not_found": "it may have ended; rsm leases ls shows which there are",
+    "lease_not_found": "rsm leases ls shows which there are",
     "lease_expired": "grant another one: rsm leases grant TTL",
-    "lock_not_found": "nobody holds it; rsm locks ls shows which are held",
+    "lock_not_found": "rsm locks ls shows which are held",
     "locked": "wait for it with --wait, or see who holds it: rsm locks get NAME",
     "not_held": "rsm locks get NAME shows who holds it",
     "member_runs": "stop it first, or say --force",
     "member_not_found": "rsm members shows who there is",
+    "future": "give a revision that was there, or none",
     "compacted": "begin behind a later revision, or without --since",
     "unauthenticated": "give a token, by --token or RSM_TOKEN; rsm token new makes one",
     "forbidden": "use a token with the scope it names; rsm token new makes one",
     "too_large": "docs/kv.md has the limits",
     "not_found": "is this endpoint a gateway of rsm, and of this version?",
-    "no_primary": "rsm status --endpoint shows who is there",
+    "no_primary": "a majority of the replicas must run: rsm status shows who does",
     "overloaded": "repeat it later, or give it longer: --timeout",
     "full": "delete what is not needed, or raise the limit",
     "defect": "this is a bug; the gateway's log has it under that number",
@@ -81,7 +82,7 @@ class Problem(msgspec.Struct, frozen=True):
         title, detail = str(said.get("title", answer.reason_phrase)), str(said.get("detail", ""))
         words = detail if title.lower() in detail.lower() else ": ".join(filter(None, (title, detail)))
         wrong = [f"{each['place']}: {each['words']}" for each in said.get("errors", ())[:FIELDS_SHOWN]]
-        words = "; ".join([words, *wrong])
+        words = "; ".join([words, *(each for each in wrong if each not in words)])
         wait = answer.headers.get("retry-after", "")
         return cls(
             answer.status_code,

@@ -30,6 +30,7 @@ from cli.showing import refuse as _refuse
 from ordering.driver import run
 from ordering.errors import ConfigurationError, OrderingError
 from ordering.transports.addresses import Endpoint, is_loopback, parse_endpoint
+from rsm import collecting
 from rsm.client import Client
 from rsm.config import ReplicaConfig, told
 from rsm.errors import CallError, MachineError, NotHeld, OutcomeUnknown, RsmError
@@ -104,7 +105,8 @@ def init(
         _refuse(f"{directory}: has {error} already; a group is founded once")
     typer.echo(f"{directory}: {', '.join(files)}")
     typer.echo(
-        f"start each with: rsm replica --config {directory}/site-1.toml --machine package.module:Class"
+        f"start each with: rsm replica --config {directory}/site-1.toml --machine package.module:Class\n"
+        "without --machine it is the key-value store; rsm gateway --config serves that over HTTP"
     )
 
 
@@ -220,12 +222,13 @@ async def _until_over(
 ) -> BaseException | None:
     """Why the replica halted, unless it was told to go."""
     async with over_http(serving, facade, signals) as url:
-        typer.echo(
-            f"ready: {serving.config.group} at {serving.address}, site {serving.member.site:x},"
-            f" slot {serving.executor.applied}{f', {url}' if url else ''}"
-        )
         over = asyncio.ensure_future(serving.ended())
-        await asyncio.wait([over, signals.enough], return_when=asyncio.FIRST_COMPLETED)
+        with collecting.serving():
+            typer.echo(
+                f"ready: {serving.config.group} at {serving.address}, site {serving.member.site:x},"
+                f" slot {serving.executor.applied}{f', {url}' if url else ''}"
+            )
+            await asyncio.wait([over, signals.enough], return_when=asyncio.FIRST_COMPLETED)
         over.cancel()
         if signals.enough.done():
             say("stopping: waits for its calls and leaves the ring; a second signal stops it at once")

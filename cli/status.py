@@ -64,8 +64,8 @@ def status(
     replica.
 
     The exit code is 0 if a majority of those asked serves in one view
-    (--endpoint: if there is a primary view), else 1; 5 if no gateway is there.
-    --watch goes on until Ctrl-C, and then ends with 0.
+    (--endpoint: if there is a primary view), else 1; 5 if no gateway is there,
+    or no replica behind it. --watch goes on until Ctrl-C, and then ends with 0.
 
       rsm status --watch -c site-1.toml
     """

@@ -9,7 +9,7 @@ sees it twice, and its sessions tell. What the caller has an answer to (``floor`
 from ordering.config import Config
 from ordering.packets import Answer, Call, NonMemberData, Receipt
 from ordering.qos import Level
-from ordering.views import HANDLERS, NO_SITE, SiteId, View, ViewId, handler_holder
+from ordering.views import NO_SITE, SiteId, View, ViewId, handler_holder
 
 NO_VIEW = ViewId(0, 0)
 HELD_BACK_MAX = 64  # packets of one caller
@@ -76,16 +76,23 @@ class CallTable:
     def record(self, caller: SiteId, boot: int, address: str) -> CallerRecord:
         """The caller's record, now the last to be forgotten."""
         key = (caller, boot)
-        record = self.records.pop(key, None)
+        records = self.records
+        record = records.pop(key, None)
         if record is None:
-            if len(self.records) >= self._config.callers_max:
-                forgotten = self.records.pop(next(iter(self.records)))
+            if len(records) >= self._config.callers_max:
+                forgotten = records.pop(next(iter(records)))
                 self._forget_replies(forgotten)
                 for after in list(forgotten.held_back):
                     self.release(forgotten, after)
             record = CallerRecord(caller, boot, address)
-        self.records[key] = record
+        records[key] = record
         return record
+
+    def record_of(self, call: Call, latest: CallerRecord | None) -> CallerRecord:
+        """The same for a call; ``latest`` is what this has given just before, which most calls share."""
+        if latest is not None and latest.site == call.caller and latest.boot == call.boot:
+            return latest
+        return self.record(call.caller, call.boot, call.address)
 
     def raise_floor(self, record: CallerRecord, floor: int) -> None:
         if floor <= record.floor:
@@ -94,23 +101,24 @@ class CallTable:
         for numbers in (record.under_way, record.delivered):
             for number in [number for number in numbers if number < floor]:
                 del numbers[number]
-        for number in [number for number in record.replies if number < floor]:
-            self._drop_reply(record, number)
+        if record.replies:
+            for number in [number for number in record.replies if number < floor]:
+                self._drop_reply(record, number)
 
-    def note_delivered(self, call: Call, ts: int, reached: Level) -> tuple[CallerRecord, Receipt]:
+    def note_delivered(self, record: CallerRecord, number: int, ts: int, reached: Level) -> Receipt:
         """The call has been delivered; where it was first is what a repetition is told."""
-        record = self.record(call.caller, call.boot, call.address)
-        record.under_way.pop(call.number, None)
-        if reached >= Level.MAJORITY:
-            record.last = max(record.last, call.number)
-        receipt = record.delivered.get(call.number)
+        record.under_way.pop(number, None)
+        if number > record.last and reached >= Level.MAJORITY:
+            record.last = number
+        delivered = record.delivered
+        receipt = delivered.get(number)
         if receipt is None:
-            receipt = Receipt(call.number, ts, reached)
-            if call.number >= record.floor:
-                record.delivered[call.number] = receipt
-                if len(record.delivered) > self._config.call_messages:
-                    del record.delivered[next(iter(record.delivered))]
-        return record, receipt
+            receipt = Receipt(number, ts, reached)
+            if number >= record.floor:
+                delivered[number] = receipt
+                if len(delivered) > self._config.call_messages:
+                    del delivered[next(iter(delivered))]
+        return receipt
 
     def keep_reply(self, record: CallerRecord, answer: Answer) -> Answer:
         """Keep the reply to repeat it; of two for one request the first stands."""
@@ -159,5 +167,12 @@ def owed_by(me: SiteId, calls: tuple[Call, ...], view: View | None) -> tuple[int
     """Offsets of the requests that ``me`` is to reply to in ``view``."""
     if view is None or me == NO_SITE:
         return ()
-    held = [False, *(handler_holder(view, handler) == me for handler in HANDLERS)]
-    return tuple([offset for offset, call in enumerate(calls) if held[call.handler]])
+    held = {0: False}
+    owed: list[int] = []
+    for offset, call in enumerate(calls):
+        handler = call.handler
+        if handler not in held:
+            held[handler] = handler_holder(view, handler) == me
+        if held[handler]:
+            owed.append(offset)
+    return tuple(owed)

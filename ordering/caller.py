@@ -60,6 +60,7 @@ ADDRESSES_MAX = 64
 FIRST_WINDOW = 8  # packets
 WINDOW_MAX = 1024
 OVERHEAD = 64  # of a message, generously
+_LEVELS = tuple(Level)
 BEHIND_ROUNDS = 4  # all may be behind a view we know, for a while
 
 
@@ -134,6 +135,8 @@ class Caller:
         self._now = 0
         self._out: list[CallerEffect] = []
         self._parcels: dict[int, _Parcel] = {}  # by first number, oldest first
+        self._unsent = 0  # of them, in this round: the youngest
+        self._directory: Directory | None = None  # the last that was learned from
         self._of: dict[int, _Parcel] = {}  # number without an answer → its parcel
         self._target = rng.randrange(len(self.addresses))
         self._turn = 0
@@ -202,7 +205,7 @@ class Caller:
                 f"handler: {request.handler} is no handler; use 1 to {HANDLERS[-1]}, or 0 for none"
             )
         qos = request.qos
-        if qos.level not in tuple(Level) or qos.k < 0 or (qos.k and qos.level != Level.K_RESILIENT):
+        if qos.level not in _LEVELS or qos.k < 0 or (qos.k and qos.level != Level.K_RESILIENT):
             raise UnknownQos(f"qos: {qos} is unknown; use MAJORITY, TOTAL, … or k_resilient(K)")
         size = 0
         for index, message in enumerate(request.messages):
@@ -227,6 +230,7 @@ class Caller:
         parcel = _Parcel(self.next_number, part, self._now)
         self.next_number += end - start
         self._parcels[parcel.first] = parcel
+        self._unsent += 1
         self._of.update(dict.fromkeys(parcel.open, parcel))
         self.pending_bytes += parcel.size
 
@@ -236,12 +240,15 @@ class Caller:
         """Send, in order, what was not sent in this round, as far as the window allows."""
         if self._now < self._wait_until:
             return
-        before: _Parcel | None = None
-        for parcel in list(islice(self._parcels.values(), self._window)):
-            if parcel.round != self._round:
+        room = self._window - (len(self._parcels) - self._unsent)
+        if self._unsent and room > 0:
+            youngest_first = reversed(self._parcels.values())
+            unsent = list(islice(youngest_first, self._unsent))
+            before = next((parcel for parcel in youngest_first if parcel.request.qos.rides_the_ring), None)
+            for parcel in unsent[: -room - 1 : -1]:
                 self._send(parcel, before)
-            if parcel.open and parcel.request.qos.rides_the_ring:
-                before = parcel
+                if parcel.open and parcel.request.qos.rides_the_ring:
+                    before = parcel
         if self._parcels and not self._due:
             self._due = self._now + self.rtt.rto
 
@@ -271,6 +278,7 @@ class Caller:
         )
         parcel.tries += 1
         parcel.round = self._round
+        self._unsent -= 1
         parcel.sent_at = self._now
         if parcel.implicit:
             self._out.append(Multicast(self.addresses, packet))
@@ -308,6 +316,7 @@ class Caller:
     def _begin_round(self) -> None:
         """Whoever is asked now forwards nothing before it has all that is before it: from the first on."""
         self._round += 1
+        self._unsent = len(self._parcels)
         self._round_at = self._now
         self._gap = False
 
@@ -335,6 +344,7 @@ class Caller:
             del parcel.open[number]
             if not parcel.open:
                 del self._parcels[parcel.first]
+                self._unsent -= parcel.round != self._round
                 self.pending_bytes -= parcel.size
         if not self._of:
             self._due = 0
@@ -377,8 +387,9 @@ class Caller:
 
     def _learn(self, directory: Directory) -> None:
         """Where the members are; of a view that is not older than what we know."""
-        if directory.view < self.view or not directory.addresses:
+        if directory.view < self.view or not directory.addresses or directory == self._directory:
             return
+        self._directory = directory
         self.view = directory.view
         current = self.addresses[self._target % len(self.addresses)]
         # Those to ask first stay: they are the way back when all of a view are gone.

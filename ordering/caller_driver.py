@@ -68,6 +68,7 @@ class CallerDriver:
         self._untold: list[Outcome] = []
         self._telling: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0
         self._throttle = Throttle(SAID_AGAIN_S)
         self._closed = False
         udp.start(self._loop, self._on_readable)
@@ -132,6 +133,7 @@ class CallerDriver:
             self._tell()
 
     def _fire(self) -> None:
+        self._timer = None
         self._perform(self._caller.handle(TimerFired(), monotonic_ns()))
         self._tell()
 
@@ -151,16 +153,23 @@ class CallerDriver:
                 case Multicast(to, packet):
                     self._send(to, packet)
                 case SetTimer(at):
-                    if self._timer is not None:
-                        self._timer.cancel()
-                    wait_ms = max(-((monotonic_ns() - at) // MS), 0)
-                    self._timer = self._loop.call_later(wait_ms / 1000, self._fire)
+                    self._set_timer(at)
                 case Accepted():
                     self._accepted = effect
                 case CallAcknowledged() | CallAnswered() | CallFailed():
                     self._untold.append(effect)
         if self._untold and self._telling is None:
             self._telling = self._loop.call_soon(self._tell)
+
+    def _set_timer(self, at: int) -> None:
+        """It moves with every answer. One that rings too early does no harm: the caller sets it anew."""
+        if self._timer is not None:
+            if self._timer_at <= at:
+                return
+            self._timer.cancel()
+        self._timer_at = at
+        wait_ms = max(-((monotonic_ns() - at) // MS), 0)
+        self._timer = self._loop.call_later(wait_ms / 1000, self._fire)
 
     def _send(self, to: tuple[str, ...], packet: Packet) -> None:
         datagram = self._wire.write(packet)

@@ -186,13 +186,19 @@ def _original(value: object) -> object:
 
 def _wire_batch(batch: p.Batch) -> tuple[object, ...]:
     boot = batch.boot.to_bytes(BOOT_BYTES, "big")
-    calls = [_wire_call(call) for call in batch.calls] if batch.calls else ()
+    calls = _wire_calls(batch.calls) if batch.calls else ()
     return batch.source, boot, batch.first_seq, batch.qos, batch.messages, calls
 
 
-def _wire_call(call: p.Call) -> tuple[object, ...]:
-    boot = call.boot.to_bytes(BOOT_BYTES, "big")
-    return call.caller, boot, call.number, call.address, call.handler, call.flags
+def _wire_calls(calls: tuple[p.Call, ...]) -> list[tuple[object, ...]]:
+    """Most calls in a packet are of one caller."""
+    wired: list[tuple[object, ...]] = []
+    known, boot = -1, b""
+    for call in calls:
+        if call.boot != known:
+            known, boot = call.boot, call.boot.to_bytes(BOOT_BYTES, "big")
+        wired.append((call.caller, boot, call.number, call.address, call.handler, call.flags))
+    return wired
 
 
 def _wire_member(member: Member) -> tuple[object, ...]:
@@ -234,7 +240,7 @@ def _body(packet: p.Packet) -> tuple[object, ...]:
             return (_wire_batch(packet.batch),)
         case p.Piece(_, part, asks):
             boot = part.boot.to_bytes(BOOT_BYTES, "big")
-            calls = [_wire_call(call) for call in part.calls]
+            calls = _wire_calls(part.calls)
             fields = (part.source, boot, part.seq, part.qos, part.offset, part.total, part.data, calls)
             return fields, asks
         case p.Ack():

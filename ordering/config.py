@@ -27,6 +27,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     nack_delay_ms: int = 1
     # What is delivered may wait this long for the round that makes it stable everywhere; 0: not at all.
     null_ms: int = 2
+    # Durable mode: a site may take so long to say that its disk, too, has what is delivered; 0: at once.
+    confirm_ms: int = 5
     # An idle ring is probed this rarely.
     probe_ms: int = 200
     # Active detector: a site that owes an answer and makes no progress for this long is suspect.

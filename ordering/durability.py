@@ -55,7 +55,6 @@ class Durability:
         self._then: list[Callable[[], None]] = []
         self._flight: Flight | None = None
         self._seq = 0
-        self.sync_ns = 0  # how long a sync takes, smoothed
         self._samples: list[Position] = []  # where the log might be trimmed to
 
     def restore(self, ledger: Ledger) -> None:
@@ -109,7 +108,7 @@ class Durability:
             raise InvariantViolation(f"Persisted({seq}) answers no Persist that is under way")
         site = self.site
         self._flight = None
-        self.sync_ns += (site.now - flight.at - self.sync_ns) // SMOOTHING
+        site.sync_ns += (site.now - flight.at - site.sync_ns) // SMOOTHING
         if flight.where == (site.chain, site.epoch):
             site.synced = max(site.synced, flight.end)
         for then in flight.then:

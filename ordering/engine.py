@@ -174,6 +174,7 @@ class Engine:
             Timer.NULL: _time_has_come,
             Timer.CALL: self.rpc.fire,
             Timer.READ: self.reads.fire,
+            Timer.CONFIRM: self.token.fire_confirm,
         }
 
     # -- the door --------------------------------------------------------------------------------
@@ -187,8 +188,7 @@ class Engine:
         site = self.site
         if now < site.now:
             raise InvariantViolation(f"time went back from {site.now} to {now}")
-        site.now = now
-        site.out = []
+        site.now, site.out = now, []
         if site.state is State.GONE and not isinstance(
             event, SubmitRequested | LockRequested | ReadRequested | HoldersRequested
         ):
@@ -542,7 +542,7 @@ class Engine:
             return
         self.rpc.take_in()
         frontier, level, sent = site.queue.frontier, site.stability.majority + site.stability.stable, False
-        held = site.stability.held.get(site.me, 0)
+        held, delivered = site.stability.held.get(site.me, 0), site.delivered
         while site.state is not State.GONE:
             self._advance()
             decision = self.recovery.decision
@@ -571,6 +571,7 @@ class Engine:
             self.discipline.notify(
                 frontier_moved=site.queue.frontier > frontier,
                 held_moved=site.config.durable and site.stability.held.get(site.me, 0) > held,
+                awaited=site.held > delivered,
                 level_moved=site.stability.majority + site.stability.stable > level,
                 sent_order=sent,
             )
@@ -621,8 +622,7 @@ class Engine:
         site.queue.add_block(order, site.config.horizon)
         self._advance()
         self._update_levels()
-        addresses = {m.address: None for v in (before, site.view) for m in v.members}
-        site.multicast_to(tuple(addresses), block_packet(site, order))
+        site.multicast(block_packet(site, order), before)
         if order.view is not None:
             self.membership.note_order(before, order)
         self.token.hand_over(order)

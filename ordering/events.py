@@ -49,7 +49,7 @@ class SubmitRequested(msgspec.Struct, frozen=True):
     reply_to_group: bool = False
 
 
-class Reply(msgspec.Struct, frozen=True):
+class Reply(msgspec.Struct, frozen=True, gc=False):
     """What the application says to one request. ``ts`` is where it was executed."""
 
     call: Call

@@ -65,6 +65,10 @@ RECEIPTS_MAX = 1024
 REFUSED_MAX = 1024
 OVERTAKEN = 3  # packets that overtook one: by then it is lost rather than late (TCP's three duplicates)
 
+# An enumeration's members are looked up anew each time; these are needed for every call.
+_TO_GROUP = int(CallFlag.TO_GROUP)
+_IS_REPLY = int(CallFlag.IS_REPLY)
+
 T = TypeVar("T")
 
 
@@ -114,12 +118,11 @@ class MultiRpc:
         record.address = packet.address
         self.table.raise_floor(record, packet.floor)
         self._repeat(packet, record)
+        first, floor, delivered, under_way = packet.first, record.floor, record.delivered, record.under_way
         fresh = [
-            offset
-            for offset in range(len(packet.messages))
-            if packet.first + offset >= record.floor
-            and packet.first + offset not in record.delivered
-            and packet.first + offset not in record.under_way
+            number - first
+            for number in range(first, first + len(packet.messages))
+            if number >= floor and number not in delivered and number not in under_way
         ]
         if not fresh:
             return
@@ -129,13 +132,13 @@ class MultiRpc:
         if reason is not None:
             self._refuse(packet, record, reason)
             return
+        qos, messages = packet.qos, packet.messages
         for offset in fresh:
-            call = packet.call(offset)
-            record.under_way[call.number] = None
-            self._arrived.append((packet.qos, call, packet.messages[offset]))
-            self._arrived_bytes += len(packet.messages[offset])
-        if packet.qos.rides_the_ring:
-            record.last = max(record.last, packet.first + fresh[-1])
+            under_way[first + offset] = None
+            self._arrived.append((qos, packet.call(offset), messages[offset]))
+            self._arrived_bytes += len(messages[offset])
+        if qos.rides_the_ring:
+            record.last = max(record.last, first + fresh[-1])
             self._release(record)
 
     def _may_fill(self, packet: NonMemberData, record: CallerRecord) -> bool:
@@ -216,20 +219,25 @@ class MultiRpc:
     def placed(self, order: Order, ts: int, batch: Batch, reached: Level) -> None:
         """A batch of calls with a slot was delivered here, or had been ahead of it (RMP §4.5: the token
         site acknowledges; a slot's token site is its orderer, whoever has the token by now)."""
-        site = self.site
-        for offset, call in enumerate(batch.calls):
-            if call.flags & CallFlag.IS_REPLY:
+        site, table = self.site, self.table
+        acknowledges = order.orderer == site.me
+        record: CallerRecord | None = None
+        for place, call in enumerate(batch.calls, ts):
+            if call.flags & _IS_REPLY:
                 if call.caller == site.me and call.boot == site.member.boot:
                     self.requests.answered_to_group(call.number)
                 continue
-            record, receipt = self.table.note_delivered(call, ts + offset, reached)
-            if order.orderer == site.me and not call.handler:
+            record = table.record_of(call, record)
+            receipt = table.note_delivered(record, call.number, place, reached)
+            if acknowledges and not call.handler:
                 self._acknowledge(call, record, receipt)
 
     def _finish(self, batch: Batch) -> None:
         """Calls without a slot: acknowledged by who forwarded them."""
+        record: CallerRecord | None = None
         for call in batch.calls:
-            record, receipt = self.table.note_delivered(call, 0, batch.qos.level)
+            record = self.table.record_of(call, record)
+            receipt = self.table.note_delivered(record, call.number, 0, batch.qos.level)
             if batch.source == self.site.me and not call.handler:
                 self._acknowledge(call, record, receipt)
 
@@ -243,20 +251,21 @@ class MultiRpc:
         """The application answers requests, first or again; all replies are taken or none."""
         for reply in replies:
             self._check_size(reply)
+        table = self.table
+        record: CallerRecord | None = None
         for reply in replies:
             call = reply.call
-            record = self.table.record(call.caller, call.boot, call.address)
+            record = table.record_of(call, record)
             answer = Answer(call.number, reply.ts, reply.payload)
-            if call.flags & CallFlag.TO_GROUP:
+            if call.flags & _TO_GROUP:
                 self._reply_to_group(call, answer, record)
                 continue
-            self._answer(record, self.table.keep_reply(record, answer))
+            self._answer(record, table.keep_reply(record, answer))
 
     def _check_size(self, reply: Reply) -> None:
         """A reply is not cut into pieces, as messages are; it may exceed ``packet_bytes``, not a datagram."""
-        config = self.site.config
-        to_group = bool(reply.call.flags & CallFlag.TO_GROUP)
-        most = config.message_bytes_max if to_group else REPLY_BYTES_MAX
+        to_group = reply.call.flags & _TO_GROUP
+        most = self.site.config.message_bytes_max if to_group else REPLY_BYTES_MAX
         if len(reply.payload) > most:
             raise MessageTooLarge(
                 f"reply to call {reply.call.number}: {len(reply.payload)} bytes, a reply may have {most};"
@@ -294,7 +303,7 @@ class MultiRpc:
     def _repeat(self, packet: NonMemberData, record: CallerRecord) -> None:
         """Answer again what has been delivered, or ask the one who owes the reply to."""
         ask_holder = False
-        for offset in range(len(packet.messages)):
+        for offset in range(len(packet.messages)) if record.delivered else ():
             receipt = record.delivered.get(packet.first + offset)
             if receipt is None:
                 continue

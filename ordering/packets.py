@@ -462,7 +462,7 @@ class Receipt(msgspec.Struct, frozen=True, array_like=True, gc=False):
     reached: Level
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The reply to one request; ``ts`` as the application gave it."""
 
     number: int

@@ -469,7 +469,7 @@ class Recovery:
         """Arm the patience after which this site initiates: drawn, and longer with each attempt of its own.
         A deaf site, whose attempts come to nothing, so leaves ever more time to the others."""
         patience = self.site.config.recovery_ms << min(self._attempts, BACKOFF_DOUBLINGS)
-        syncs = 2 * self.durability.sync_ns  # theirs may take as long as ours: to promise, to accept
+        syncs = 2 * self.site.sync_ns  # theirs may take as long as ours: to promise, to accept
         self.site.arm(Timer.RECOVERY, patience * MS + self.site.jitter(patience) + syncs)
 
     def fire(self) -> None:

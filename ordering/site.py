@@ -44,6 +44,7 @@ class Timer(IntEnum):
     CALL = 15
     NULL = 16
     READ = 17
+    CONFIRM = 18
 
 
 class Site:
@@ -67,6 +68,7 @@ class Site:
         self.told_view: View | None = None  # the last view it was told of: always one that a majority holds
         self.state_ts = 0  # of the last state that was taken over; the log may not have come that far
         self.synced = 0  # last slot of this epoch's log that is on the disk; durable mode only
+        self.sync_ns = 0  # how long a sync takes here, smoothed
         self.parents: list[Parent] = []  # the chains we left for a fork that is not decided yet
         self.retiring = False  # it is to be stopped: it takes no work, and asks out of the ring
         self.decided = False  # the install that ends this epoch is known, its slots not all here
@@ -192,9 +194,11 @@ class Site:
             0 if fenced else stability.stable,
         )
 
-    def multicast(self, packet: Packet) -> None:
-        """To all other members of the view in force: ring, external voters and learners."""
-        self.multicast_to(tuple(m.address for m in self.view.members), packet)
+    def multicast(self, packet: Packet, *earlier: View) -> None:
+        """To all other members of the view in force: ring, external voters and learners. They see from the
+        head how far we are: a confirm that was put off is not needed any more."""
+        self.multicast_to(tuple([m.address for v in (*earlier, self.view) for m in v.members]), packet)
+        self.disarm(Timer.CONFIRM)
 
     def multicast_to(self, addresses: tuple[str, ...], packet: Packet) -> None:
         """To other addresses, each once: a dead voter and its successor share one."""

@@ -112,6 +112,11 @@ class Token:
         if not self.site.fenced:
             self.site.confirm()
 
+    def fire_confirm(self) -> None:
+        """Nothing else has told everybody meanwhile how far we are."""
+        if not self.site.fenced:
+            self.site.confirm()
+
     def on_confirm(self, confirm: Confirm) -> None:
         tail = self.site.queue.tail
         if tail is not None and confirm.head.sender == tail.next_site:

@@ -94,9 +94,16 @@ class WireCall(Twin, frozen=True):
     handler: WireHandler
     flags: WireFlags
 
-    def original(self) -> p.Call:
-        boot = int.from_bytes(self.boot, "big")
-        return p.Call(self.caller, boot, self.number, self.address, self.handler, self.flags)
+
+def calls_of(wired: tuple[WireCall, ...]) -> tuple[p.Call, ...]:
+    """The originals of many, most of them of one caller."""
+    calls: list[p.Call] = []
+    known, boot = b"", 0
+    for each in wired:
+        if each.boot != known:
+            known, boot = each.boot, int.from_bytes(each.boot, "big")
+        calls.append(p.Call(each.caller, boot, each.number, each.address, each.handler, each.flags))
+    return tuple(calls)
 
 
 class WireBatch(Twin, frozen=True):
@@ -111,7 +118,7 @@ class WireBatch(Twin, frozen=True):
         first_seq = self.first_seq
         qos = self.qos.original()
         unnumbered = first_seq == 0 and qos.level is not Level.UNRELIABLE
-        calls = tuple([call.original() for call in self.calls]) if self.calls else ()
+        calls = calls_of(self.calls) if self.calls else ()
         count = len(self.messages)
         if unnumbered or first_seq + count > COUNT_MAX or len(calls) not in (0, count):
             raise DecodeError("body")
@@ -133,7 +140,7 @@ class WirePart(Twin, frozen=True):
         if qos.level is Level.UNRELIABLE or self.offset + len(self.data) > self.total:
             raise DecodeError("body")
         boot = int.from_bytes(self.boot, "big")
-        calls = tuple([call.original() for call in self.calls])
+        calls = calls_of(self.calls)
         return p.Part(self.source, boot, self.seq, qos, self.offset, self.total, self.data, calls)
 
 

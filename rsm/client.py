@@ -13,7 +13,7 @@ replicated session. What fits no datagram goes over the bulk channel (``far_call
 import asyncio
 import secrets
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -23,7 +23,7 @@ import msgspec
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from ordering.caller import CallRequested
+from ordering.caller import NO_VIEW, CallRequested
 from ordering.caller_driver import CallerDriver, Outcome
 from ordering.effects import CallAnswered, CallFailed
 from ordering.errors import MessageTooLarge, OrderingError, Overloaded
@@ -37,6 +37,7 @@ from rsm.errors import OutcomeUnknown, RsmError
 from rsm.far_calls import FarCalls
 from rsm.feeds import Feed, follow
 from rsm.link_client import Link, LinkLost
+from rsm.links import ReadWanted
 from rsm.methods import Catalogue
 from rsm.proxy import Changes, Consistency, DetailedProxy, Fresh, Options, Proxy, Reading
 from rsm.quality import Held
@@ -88,11 +89,13 @@ class Client(Surveyor, Generic[M]):
         self._language = Language(self.catalogue)
         self._keyring = read_keyring(config.key_file)
         self._boot = secrets.randbits(128)  # of the bulk channel
+        self._loop: asyncio.AbstractEventLoop
         self._caller: CallerDriver
         self._calls: Calls
         self._far: FarCalls
         self._link: Link
         self._chain = 0  # in which a read was answered here
+        self._view = (NO_VIEW, "")  # of the last answer, and in words
 
     async def __aenter__(self) -> Proxy[M]:
         await self.open()
@@ -127,12 +130,17 @@ class Client(Surveyor, Generic[M]):
             rng=Random(self._boot),
         )
         self._link = Link(
-            lambda: self.addresses, self.peer, SessionLimits().reply_bytes_max, Random(self._boot)
+            lambda: self.addresses,
+            self.peer,
+            self._note,
+            SessionLimits().reply_bytes_max,
+            Random(self._boot),
         )
+        self._loop = asyncio.get_running_loop()
         self._calls = Calls(
             self._language,
             self._submit,
-            asyncio.get_running_loop(),
+            self._loop,
             outstanding_max=config.outstanding_max,
             bytes_max=config.message_bytes_max,
             packet_bytes=engine.packet_bytes - PACKET_OVERHEAD,
@@ -177,7 +185,10 @@ class Client(Surveyor, Generic[M]):
                     if payload == FETCH and (message := self._calls.message_of(number)) is not None:
                         self._far.send(number, message, ts)
                     else:
-                        self._calls.take(number, ts, [payload], {}, once=once, origin=(site, str(view)))
+                        if view != self._view[0]:
+                            self._view = (view, str(view))
+                        origin = (site, self._view[1])
+                        self._calls.take(number, ts, [payload], {}, once=once, origin=origin)
                 case CallFailed(number, failure):
                     self._calls.lose(number, OutcomeUnknown(f"the group gave no answer: {failure.name}"))
         self._calls.unblock()
@@ -187,39 +198,72 @@ class Client(Surveyor, Generic[M]):
     def execute(self, command: Any) -> "asyncio.Future[Answer]":
         return self._calls.execute(command)
 
-    async def query(self, query: msgspec.Struct, consistency: Consistency, after: int) -> Reading:
+    def query(self, query: msgspec.Struct, consistency: Consistency, after: int) -> "asyncio.Future[Reading]":
         """Of the linked replica, without a slot; where there is no link, ordered like a command, which is
         as good as linearizable. Who takes it stale is also served while nothing can be ordered. A slot that
-        nobody was answered yet is waited for."""
-        message = self._language.encode_query(query)
+        nobody was answered yet is waited for. Most reads go over the link as it is, and need no task."""
+        message, link, seen = self._language.encode_query(query), self._link, self._calls.seen
+        is_stale = consistency is Consistency.STALE
+        if is_stale or (after <= seen and self._chain and link.chain == self._chain):
+            with suppress(LinkLost, Overloaded, MessageTooLarge):
+                return link.ask(message, consistency, 0 if is_stale else seen, lost=self._ask_otherwise)
+        return self._loop.create_task(self._query(message, consistency, after))
+
+    def _ask_otherwise(self, future: "asyncio.Future[Reading]", wanted: ReadWanted, lost: LinkLost) -> None:
+        asking = self._loop.create_task(
+            self._query(wanted.message, wanted.consistency, wanted.after, broken=lost.is_broken)
+        )
+
+        def told(_: object) -> None:
+            if asking.cancelled():
+                future.cancel()
+            elif (error := asking.exception()) is not None and not future.done():
+                future.set_exception(error)
+            elif not future.done():
+                future.set_result(asking.result())
+
+        asking.add_done_callback(told)
+        future.add_done_callback(lambda _: asking.cancel())
+
+    async def _query(
+        self, message: bytes, consistency: Consistency, after: int, broken: bool | None = None
+    ) -> Reading:
+        """``broken``: it was given to a link that was lost for it, or as a whole."""
         while consistency is Consistency.STALE:
             await self._link.up(stale=True)
             with suppress(LinkLost):
-                return self._noted(await self._link.read(message, consistency), consistency)
+                return await self._link.read(message, consistency)
         while True:
-            reading = await self._current(message, consistency, after)
+            reading = await self._current(message, consistency, after, broken)
             if consistency is Consistency.LINEARIZABLE or reading.timestamp >= after:
                 return reading
             await asyncio.sleep(AHEAD_SECONDS)
+            broken = None
 
-    async def _current(self, message: bytes, consistency: Consistency, after: int) -> Reading:
+    async def _current(
+        self, message: bytes, consistency: Consistency, after: int, broken: bool | None
+    ) -> Reading:
         link = self._link
-        for _ in range(LINK_TRIES):
-            if not link.is_up:
-                break
+        tries = LINK_TRIES if broken is None else LINK_TRIES - 1
+        while tries and await self._is_linked(broken):
+            tries -= 1
             try:
                 return await self._linked(message, consistency, after)
             except LinkLost as lost:
-                if not lost.is_broken:
-                    break
-                with suppress(TimeoutError):  # most often another is there at once, and needs no slot
-                    async with asyncio.timeout(RELINK_SECONDS):
-                        await link.up()
+                broken = lost.is_broken
             except (Overloaded, MessageTooLarge):
                 break
         link.begin()
         answer = await self._calls.send(message)
         return Reading(answer.reply, answer.ts, 0.0, *self.origin(answer))
+
+    async def _is_linked(self, broken: bool | None) -> bool:
+        """Whether to ask over a link (again)."""
+        if broken:
+            with suppress(TimeoutError):  # most often another is there at once, and needs no slot
+                async with asyncio.timeout(RELINK_SECONDS):
+                    await self._link.up()
+        return broken is not False and self._link.is_up
 
     async def _linked(
         self, message: bytes, consistency: Consistency, after: int, *, wait: bool = False
@@ -233,14 +277,14 @@ class Client(Surveyor, Generic[M]):
             if not wait:
                 consistency = Consistency.LINEARIZABLE
         after = max(after, calls.seen) if self._chain else after
-        return self._noted(await link.read(message, consistency, after, wait=wait), consistency)
+        return await link.read(message, consistency, after, wait=wait)
 
-    def _noted(self, reading: Reading, consistency: Consistency) -> Reading:
+    def _note(self, reading: Reading, consistency: Consistency) -> None:
+        """A link has answered."""
         if consistency is Consistency.LINEARIZABLE:
             self._chain = reading.chain
         if reading.chain == self._chain:
             self._calls.seen = max(self._calls.seen, reading.timestamp)
-        return reading
 
     def origin(self, answer: Answer) -> Origin:
         """Who a site is, the linked replica has told."""
@@ -251,7 +295,7 @@ class Client(Surveyor, Generic[M]):
 
     def follow(
         self, method: Marked[M, P, Feed[T]], *args: P.args, **kwargs: P.kwargs
-    ) -> AsyncIterator[Feed[T]]:
+    ) -> AsyncGenerator[Feed[T], None]:
         """What a feed has, and everything that comes behind it, from whichever replica; see ``feeds``."""
         return follow(self.catalogue.query(method.__name__), args, kwargs, self._next_of_feed)
 
@@ -276,7 +320,11 @@ class BlockingClient(Generic[M]):
         with BlockingClient(Counter, config) as counter:
             counter.add(1)
 
-    Its methods may be called from any thread.
+    Its methods may be called from any thread. To follow a feed::
+
+        client = BlockingClient(Store, config)
+        with client, client.follow(Store.changes, 0) as feeds:
+            for feed in feeds: ...
     """
 
     def __init__(self, machine: type[M], config: ClientConfig) -> None:
@@ -305,6 +353,12 @@ class BlockingClient(Generic[M]):
         self._run(close(), last=True)
         self._end()
 
+    def follow(self, method: Marked[M, P, Feed[T]], *args: P.args, **kwargs: P.kwargs) -> "BlockingFeeds[T]":
+        """What a feed has, and everything that comes behind it; see ``feeds``."""
+        if self._thread.ident is None:
+            raise RsmError("this client is not open yet; follow inside its with")
+        return BlockingFeeds(self._client.follow(method, *args, **kwargs), self._run)
+
     def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -322,6 +376,58 @@ class BlockingClient(Generic[M]):
 
 
 Run: TypeAlias = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+class BlockingFeeds(Generic[T]):
+    """Pages of a feed; ``next`` waits for one, and is for one thread at a time. ``close`` ends it, from
+    whichever thread. A wait that was interrupted, by Ctrl-C say, loses nothing: the page comes next."""
+
+    def __init__(self, feeds: AsyncGenerator[Feed[T], None], run: Run) -> None:
+        self._feeds = feeds
+        self._run = run
+        self._page: asyncio.Future[Feed[T]] | None = None  # that somebody waits for, or waited
+        self._is_closed = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Feed[T]:
+        page = cast("Feed[T] | None", self._run(self._next()))
+        if page is None:
+            raise StopIteration
+        return page
+
+    async def _next(self) -> Feed[T] | None:
+        if self._is_closed:
+            return None
+        if self._page is None:
+            self._page = asyncio.ensure_future(anext(self._feeds))
+        page = self._page
+        await asyncio.wait([page])
+        if page.cancelled():  # it was closed meanwhile
+            return None
+        self._page = None
+        try:
+            return page.result()
+        except StopAsyncIteration:  # it has raised before
+            return None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with suppress(RsmError):  # its client was closed: then nothing is left to end
+            self._run(self._close())
+
+    async def _close(self) -> None:
+        self._is_closed = True
+        if self._page is not None:
+            self._page.cancel()
+            await asyncio.wait([self._page])
+        await self._feeds.aclose()
 
 
 class BlockingProxy(Generic[M]):

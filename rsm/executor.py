@@ -19,7 +19,19 @@ from msgspec.structs import astuple
 from ordering.effects import Delivery
 from ordering.views import SiteId, View, majority_of
 from rsm import envelope
-from rsm.envelope import REFUSED, Activate, Announce, Barrier, Checkpoint, Close, Language, Open, Unread
+from rsm.envelope import (
+    REFUSED,
+    Activate,
+    Announce,
+    Barrier,
+    Checkpoint,
+    Close,
+    Language,
+    OkEncoded,
+    Open,
+    Unread,
+    encode_ok,
+)
 from rsm.errors import Diverged, Halted, MachineError, MismatchedMachine, Refusal, Rejected, StateLost
 from rsm.feeds import Feed
 from rsm.journal import Journal
@@ -39,7 +51,7 @@ _HEADER_MAX: Final = 1 << 30
 NEVER: Final = (1 << 63) - 1  # an alarm that does not go off
 
 _UNREADABLE: Final = REFUSED[Refusal.UNREADABLE]
-_DONE: Final = envelope.encode_reply(envelope.OkEncoded(None))
+_DONE: Final = envelope.encode_reply(OkEncoded(None))
 
 
 class Announced(msgspec.Struct, frozen=True, array_like=True):
@@ -126,9 +138,9 @@ class Executor:
 
     def _run(self, messages: tuple[bytes, ...], first: int, delivery: Delivery, replies: list[bytes]) -> None:
         group, context, time = self.group, self.context, self.group.time
-        language, use = self.language, self.sessions.use
+        language, use, run = self.language, self.sessions.use, self._execute
         decode, execute, ask = language.decode, language.execute, language.ask
-        most = group.limits.reply_bytes_max
+        most, has_alarm, set_alarm = group.limits.reply_bytes_max, self._has_alarm, self._set_alarm
         executed: list[bytes] = []
         slots: list[int] = []
         digested = 0
@@ -140,15 +152,16 @@ class Executor:
             read = decode(message)
             kind = type(read)
             if (kind is execute or kind is Unread) and group.version:
-                found = use(read.session, read.number, read.acknowledged, time)
+                session, number = read.session, read.number
+                found = use(session, number, read.acknowledged, time)
                 if isinstance(found, Session):
-                    context.session = read.session
-                    reply = self._execute(read.command) if kind is execute else self._read_older(read)
-                    if self._has_alarm:
-                        self._set_alarm()
+                    context.session = session
+                    reply = run(read.command) if kind is execute else self._read_older(read)
+                    if has_alarm:
+                        set_alarm()
                     if len(reply) > most:
                         reply = envelope.too_large(len(reply), most)
-                    found.keep(read.number, ts, reply)
+                    found.keep(number, ts, reply)
                     executed.append(self._failure or reply)
                     slots.append(ts)
                     self._failure = b""
@@ -180,15 +193,16 @@ class Executor:
 
     def _set_alarm(self) -> None:
         """When is the machine to be woken? One that cannot say is not."""
-        if self._has_alarm:
-            try:
-                at = self.machine.alarm()
-                if at is not None and type(at) is not int:
-                    raise TypeError(f"alarm: {type(at).__name__}, not int or None")
-            except Exception as error:  # noqa: BLE001 - a defect of the machine, alike at every replica
-                self._failed("alarm", error)
-                self._failure, at = b"", None
-            self.alarm_at = NEVER if at is None else min(max(at, 0), NEVER)
+        if not self._has_alarm:
+            return
+        try:
+            at = self.machine.alarm()
+            if at is not None and type(at) is not int:
+                raise TypeError(f"alarm: {type(at).__name__}, not int or None")
+        except Exception as error:  # noqa: BLE001 - a defect of the machine, alike at every replica
+            self._failed("alarm", error)
+            self._failure, at = b"", None
+        self.alarm_at = NEVER if at is None else min(max(at, 0), NEVER)
 
     def _apply_other(self, read: Any, ts: int, source: SiteId, *, is_call: bool) -> bytes:
         match read:
@@ -202,7 +216,7 @@ class Executor:
                 return self._compare(read, source)
             case Open() if self.group.version:
                 session = self.sessions.open(self._session_id(ts), self.group.time)
-                return envelope.encode_reply(envelope.OkEncoded(session))
+                return envelope.encode_reply(OkEncoded(session))
             case Close(session):
                 self.sessions.close(session)
                 return _DONE
@@ -268,21 +282,21 @@ class Executor:
             return _UNREADABLE
         try:
             if method.is_plain and method.newest <= version:  # most are, and it takes half the time
-                return envelope.encode_result(method.function(self.machine, *astuple(command)))
+                return encode_ok(OkEncoded(method.function(self.machine, *astuple(command))))
             if not method.mark.atomic:
                 return envelope.encode_reply(
-                    envelope.OkEncoded(method.invoke(self.machine, command, version)),
+                    OkEncoded(method.invoke(self.machine, command, version)),
                     has_sets=method.has_sets,
                 )
             with self.journal.recording(self.machine):
                 result = self.journal.presentable(method.invoke(self.machine, command, version))
-                return envelope.encode_reply(envelope.OkEncoded(result), has_sets=method.has_sets)
+                return envelope.encode_reply(OkEncoded(result), has_sets=method.has_sets)
         except Exception as error:  # noqa: BLE001 - whatever a command raises is its result
             return self._failed(method.name, error)
 
     def _result(self, name: str, call: Callable[[], Any]) -> bytes:
         try:
-            return envelope.encode_reply(envelope.OkEncoded(call()))
+            return envelope.encode_reply(OkEncoded(call()))
         except Exception as error:  # noqa: BLE001 - whatever it raises is its result
             return self._failed(name, error)
 

@@ -13,7 +13,7 @@ A feed is a query whose first argument is the position behind which to begin and
 ended. Positions are the machine's, slots as a rule, so that any replica can go on where another has stopped.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -38,7 +38,7 @@ async def follow(
     args: tuple[Any, ...],
     named: dict[str, Any],
     next_of: Callable[[msgspec.Struct, Reading | None], Awaitable[Reading]],
-) -> AsyncIterator[Feed[Any]]:
+) -> AsyncGenerator[Feed[Any], None]:
     """``next_of`` gives the next reply to a query that is at its position, however long that takes, and of a
     state that is not older than the reading before. One without events only moves the position."""
     query = method.bind(args, named)

@@ -4,13 +4,19 @@ The link is made when it is first needed, to one of the replicas, and kept. If i
 that it does not serve, or it has stopped to answer, another is asked; reads that were under way end with
 ``LinkLost``, and whoever asked decides what to do. So does a single read that takes too long where others are
 answered. One that does not serve is kept for a moment, for stale reads: perhaps nobody serves.
+
+Each client has an order of its own in which it prefers the replicas, by chance: so they spread, and when one
+fails, over all that are left. A link to another than the first goes back after a while, when one that is
+preferred serves again: without that, all would be at one replica after a rolling restart. Reads that are
+under way then are asked again over the new link.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Callable
+from hashlib import blake2b
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -42,6 +48,8 @@ LOOK_SECONDS: Final = 0.1
 STALE_SECONDS: Final = 1.0  # on a replica that does not serve
 PAUSE_SECONDS: Final = 0.05  # when nobody takes the link; it doubles
 PAUSE_SECONDS_MAX: Final = 1.0
+HOME_SECONDS: Final = 30.0  # before a link looks for one that is preferred, and up to twice as long
+HOME_SECONDS_MAX: Final = 600.0  # it doubles with every move: who is preferred may come and go
 SLACK_BYTES: Final = 4096
 
 
@@ -58,15 +66,22 @@ class _Read(NamedTuple):
     future: "asyncio.Future[Reading]"
     wanted: ReadWanted
     since: float
+    lost: "Lost | None"
+
+
+Noted: TypeAlias = Callable[[Reading, Consistency], None]
+Lost: TypeAlias = Callable[["asyncio.Future[Reading]", ReadWanted, LinkLost], None]
 
 
 class Link:
-    """``addresses`` are those of the replicas; ``peer`` tells how to be believed there."""
+    """``addresses`` are those of the replicas; ``peer`` tells how to be believed there. ``noted`` hears each
+    answer before who waits for it."""
 
     def __init__(
         self,
         addresses: Callable[[], tuple[str, ...]],
         peer: Callable[[str], Peer],
+        noted: Noted,
         reply_bytes_max: int,
         rng: Random,
     ) -> None:
@@ -75,6 +90,7 @@ class Link:
         self.made = 0  # links so far
         self._addresses = addresses
         self._peer = peer
+        self._noted = noted
         self._bytes_max = reply_bytes_max + SLACK_BYTES
         self._rng = rng
         self._loop = asyncio.get_running_loop()
@@ -87,6 +103,9 @@ class Link:
         self._wake = asyncio.Event()
         self._leave_at = 0.0
         self._moved_at = 0.0  # when something of an answer has come
+        self._seed = rng.randbytes(16)
+        self._turn = 0  # whose it is, in the order of preference
+        self._patience = HOME_SECONDS
         self._closed = False
 
     # -- asking ----------------------------------------------------------------------------------
@@ -119,6 +138,26 @@ class Link:
         self, message: bytes, consistency: Consistency, after: int = 0, *, wait: bool = False
     ) -> Reading:
         """What the linked replica answers, or ``LinkLost``, at once if there is no link."""
+        future = self.ask(message, consistency, after, wait=wait)
+        number = self._last
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if self._reads.pop(number, None) is not None and self._stale.is_set():
+                self._say(framed(ReadLeft(number)))
+            raise
+
+    def ask(
+        self,
+        message: bytes,
+        consistency: Consistency,
+        after: int = 0,
+        *,
+        wait: bool = False,
+        lost: Lost | None = None,
+    ) -> "asyncio.Future[Reading]":
+        """The same as a future. What becomes of it if the link is lost is up to ``lost``, if there is one.
+        Where it is cancelled, the read goes when its answer comes, or is late."""
         self._check()
         linked = self._stale if consistency is Consistency.STALE else self._up
         if not linked.is_set():
@@ -131,17 +170,11 @@ class Link:
         if len(self._reads) >= UNDER_WAY_MAX or len(self._out) >= UNSENT_BYTES_MAX:
             raise Overloaded(f"{len(self._reads)} reads are under way; wait for some of them first")
         self._last += 1
-        number = self._last
-        wanted = ReadWanted(number, consistency, after, wait, message)
+        wanted = ReadWanted(self._last, consistency, after, wait, message)
         future: asyncio.Future[Reading] = self._loop.create_future()
-        self._reads[number] = _Read(future, wanted, self._loop.time())
+        self._reads[self._last] = _Read(future, wanted, self._loop.time(), lost)
         self._say(framed(wanted))
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if self._reads.pop(number, None) is not None and self._stale.is_set():
-                self._say(framed(ReadLeft(number)))
-            raise
+        return future
 
     def _say(self, frame: bytes) -> None:
         self._out += frame
@@ -162,18 +195,16 @@ class Link:
     # -- keeping it ------------------------------------------------------------------------------
 
     async def _keep(self) -> None:
-        """One replica after the other as long as the client lives; each client begins with another one."""
+        """One replica after the other as long as the client lives."""
         pause = PAUSE_SECONDS
-        turn = self._rng.randrange(1 << 16)
         while True:
-            addresses = sorted(self._addresses())
-            address = addresses[turn % len(addresses)]
-            turn += 1
+            addresses = self._preferred()
+            address = addresses[self._turn % len(addresses)]
+            self._turn += 1
             self._is_greeted = False
             try:
-                peer = msgspec.structs.replace(self._peer(address), limits=LINK_LIMITS)
-                async with peer.linked() as stream:
-                    await self._use(stream)
+                async with self._linked(address) as stream:
+                    await self._use(stream, address)
             except BulkError as error:
                 log.debug("a link ended", peer=address, error=str(error))
             except Exception as error:  # noqa: BLE001 - whatever one of them is: without this task there is no link
@@ -182,16 +213,48 @@ class Link:
                 self._lose(f"the link to {address} is gone")
             if self._is_greeted:
                 pause = PAUSE_SECONDS
-            elif turn % len(addresses) == 0:
+            elif self._turn % len(addresses) == 0:
                 await asyncio.sleep(pause * (1 + self._rng.random()))
                 pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
-    async def _use(self, stream: BulkStream) -> None:
-        """Until it breaks, is silent, or the replica does not serve."""
+    def _linked(self, address: str) -> contextlib.AbstractAsyncContextManager[BulkStream]:
+        return msgspec.structs.replace(self._peer(address), limits=LINK_LIMITS).linked()
+
+    def _preferred(self) -> list[str]:
+        """An order that stays as it is when others come and go, and is another one at every client."""
+        return sorted(self._addresses(), key=lambda each: blake2b(each.encode(), key=self._seed).digest())
+
+    async def _go_home(self, stream: BulkStream, address: str) -> None:
+        """End a link when one that is preferred can be had; ``_keep`` makes it."""
+        while True:
+            await asyncio.sleep(self._patience * (1 + self._rng.random()))
+            for turn, other in enumerate(self._preferred()):
+                if other == address:
+                    if turn == 0:
+                        self._patience = HOME_SECONDS
+                    break
+                if await self._serves(other):
+                    self._turn = turn
+                    self._patience = min(2 * self._patience, HOME_SECONDS_MAX)
+                    stream.abort()
+                    return
+
+    async def _serves(self, address: str) -> bool:
+        """Whether it would take the link."""
+        frames = Frames(Said, self._bytes_max)
+        with contextlib.suppress(BulkError):
+            async with self._linked(address) as stream:
+                async for chunk in stream:
+                    for said in frames.take(chunk):
+                        return isinstance(said, Hello) and said.serving
+        return False
+
+    async def _use(self, stream: BulkStream, address: str) -> None:
+        """Until it breaks, is silent, the replica does not serve, or there is one that is preferred."""
         self._moved_at = self._loop.time()
         self._leave_at = self._moved_at + STALE_SECONDS
-        sending = asyncio.ensure_future(self._send(stream))
-        looking = asyncio.ensure_future(self._look(stream))
+        work = [self._send(stream), self._look(stream), self._go_home(stream, address)]
+        tasks = [asyncio.ensure_future(each) for each in work]
         frames = Frames(Said, self._bytes_max)
         try:
             async for chunk in stream:
@@ -203,10 +266,10 @@ class Link:
                 if frames.is_within:  # a long answer is coming
                     self._moved_at = self._loop.time()
         finally:
-            sending.cancel()
-            looking.cancel()
+            for task in tasks:
+                task.cancel()
             stream.abort()
-            await asyncio.gather(sending, looking, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _greeted(self, hello: Hello) -> bool:
         """Whether to stay."""
@@ -234,11 +297,11 @@ class Link:
         if said.reply:
             self._moved_at = self._loop.time()
             age_s = said.age_ns / 1e9
-            read.future.set_result(
-                Reading(said.reply, said.ts, age_s, hello.address, hello.view, hello.chain)
-            )
+            reading = Reading(said.reply, said.ts, age_s, hello.address, hello.view, hello.chain)
+            self._noted(reading, read.wanted.consistency)
+            read.future.set_result(reading)
         else:
-            read.future.set_exception(LinkLost(f"{hello.address} cannot answer this read"))
+            self._fail(read, LinkLost(f"{hello.address} cannot answer this read"))
 
     async def _send(self, stream: BulkStream) -> None:
         try:
@@ -278,4 +341,11 @@ class Link:
     def _end(self, read: _Read, why: LinkLost) -> None:
         del self._reads[read.wanted.number]
         if not read.future.done():
+            self._fail(read, why)
+
+    @staticmethod
+    def _fail(read: _Read, why: LinkLost) -> None:
+        if read.lost is None:
             read.future.set_exception(why)
+        else:
+            read.lost(read.future, read.wanted, why)

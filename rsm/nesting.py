@@ -16,8 +16,6 @@ _EXT: Final = {0xC7, 0xC8, 0xC9}
 
 def is_too_deep(data: bytes) -> bool:
     """Most messages have too few bytes that could begin a container, and are not looked at any closer."""
-    if len(data) <= NESTING_MAX:
-        return False
     return len(data.translate(None, _OTHERS)) > NESTING_MAX and _is_too_deep(data)
 
 

@@ -129,8 +129,8 @@ class Backend(Protocol):
     def held(self, ts: int, voters: int) -> Awaitable[Held | None]: ...
 
 
-class _Calling:
-    """How a call is made, with the options of one proxy."""
+class Calling:
+    """How a call is made, with the options of one proxy, and what its answer says."""
 
     def __init__(self, backend: Backend, options: Options | None = None) -> None:
         self._backend = backend
@@ -152,10 +152,15 @@ class _Calling:
     async def _tell(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Told:
         begun = time.monotonic()
         answer: Answer = await self._in_time(self._backend.execute(method.bind(args, kwargs)), method)
+        result = self.told(answer, method)
+        held = await self._held(answer.ts, begun)
+        return (result if held is None else msgspec.structs.replace(result, qos=held.qos)), held
+
+    def told(self, answer: Answer, method: Method) -> Result[Any]:
+        """What an answer says, at the level that every answer has."""
         origin = self._backend.origin(answer)
         value = _value_of(answer.reply, method, answer.ts, origin)
-        held = await self._held(answer.ts, begun)
-        return Result(value, answer.ts, _qos(held), *origin), held
+        return Result(value, answer.ts, _qos(None), origin[0], origin[1])
 
     async def _held(self, ts: int, begun: float) -> Held | None:
         """What is reached of a level above majority, in time."""
@@ -179,7 +184,10 @@ class _Calling:
     async def _ask(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Fresh[Any]:
         options = self._options
         asked = self._backend.query(method.bind(args, kwargs), options.consistency, options.after)
-        reading: Reading = await self._in_time(asked, method)
+        return self.read(await self._in_time(asked, method), method)
+
+    def read(self, reading: Reading, method: Method) -> Fresh[Any]:
+        """What the answer to a query says."""
         origin = Origin(reading.replica, reading.view)
         value = _value_of(reading.reply, method, reading.timestamp, origin)
         return Fresh(value, reading.timestamp, reading.age_s, reading.replica, reading.view)
@@ -192,13 +200,17 @@ class _Calling:
             async with asyncio.timeout(timeout):
                 return await pending
         except TimeoutError:
-            if method is not None and not method.mark.is_command:
-                raise
-            name = "apply" if method is None else method.title
-            raise OutcomeUnknown(f"{name}: no answer within {timeout} s; it may still be executed") from None
+            raise self.lateness(method) from None
+
+    def lateness(self, method: Method | None) -> Exception:
+        """What is to be said of a call that was given up; a query changes nothing."""
+        if method is not None and not method.mark.is_command:
+            return TimeoutError()
+        name = "apply" if method is None else method.title
+        return OutcomeUnknown(f"{name}: no answer within {self._options.timeout} s; it may still be executed")
 
 
-class Proxy(_Calling, Generic[M]):
+class Proxy(Calling, Generic[M]):
     """Commands and queries by their names; ``apply`` takes raw bytes."""
 
     def with_details(self) -> "DetailedProxy[M]":
@@ -248,7 +260,7 @@ class Proxy(_Calling, Generic[M]):
         return value
 
 
-class DetailedProxy(_Calling, Generic[M]):
+class DetailedProxy(Calling, Generic[M]):
     """The same methods: a command returns a ``Result``, a query a ``Fresh``."""
 
     def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:

@@ -12,7 +12,7 @@ under their own numbers, so that none is executed twice.
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
 from time import monotonic, time_ns
 from typing import Any, Final, Generic, ParamSpec, TypeVar
@@ -674,7 +674,7 @@ class Replica(Surveyor, Generic[M]):
 
     def follow(
         self, method: Marked[M, P, Feed[T]], *args: P.args, **kwargs: P.kwargs
-    ) -> AsyncIterator[Feed[T]]:
+    ) -> AsyncGenerator[Feed[T], None]:
         """What a feed has, and everything that comes behind it (``feeds``)."""
         return follow(self.catalogue.query(method.__name__), args, kwargs, self._next_of_feed)
 

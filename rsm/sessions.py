@@ -57,9 +57,9 @@ class Session(msgspec.Struct):
         """Forget the oldest replies up to ``number``. One that was executed out of turn may stay behind a
         younger one for a while: it is not given out any more."""
         self.acknowledged = number
-        replies = self.replies
-        for each in list(takewhile(number.__ge__, replies)):
-            self.reply_bytes -= len(replies.pop(each).reply)
+        take = self.replies.pop
+        gone = [len(take(each).reply) for each in list(takewhile(number.__ge__, self.replies))]
+        self.reply_bytes -= sum(gone)
 
     def keep(self, number: int, ts: int, reply: bytes) -> None:
         self.replies[number] = Answer(ts, reply)

@@ -36,6 +36,7 @@ async def ready(request: Request) -> Response:
     asked_of(request, _NOTHING)
     parts = parts_of(request)
     parts.admission.check_stopping()
+    parts.store.check_primary()  # who has just looked need not look again: a prober waits a second at most
     fresh = await parts.store.probe()
     return json_answer({"status": "ok"}, fresh)
 

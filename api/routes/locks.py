@@ -1,8 +1,8 @@
 """Locks, with tokens that fence."""
 
 import asyncio
-from collections.abc import Awaitable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing, suppress
 from typing import Any, Final
 
 from fastapi import APIRouter
@@ -13,22 +13,24 @@ from api import schemas
 from api.bodies import Gone
 from api.description import IDEMPOTENCY_KEY, documented, problems
 from api.hot import key_in, once_of
-from api.parameters import LEASE, LIMIT, PREFIX, duration_ms, known, span_of_prefix
-from api.parts import asked_of, json_answer, known_headers, parts_of
+from api.parameters import AFTER_NAME, LEASE, LIMIT, PREFIX, duration_ms, known, span_of_prefix
+from api.parts import Parts, asked_of, json_answer, known_headers, parts_of
 from api.problems import Problem
+from api.streams import disconnected
+from apps.kv.store import KeyValueStore
 from apps.kv.types import LockState
 from ordering.errors import OrderingError
-from rsm.errors import RsmError
+from rsm.errors import ChainChanged, RsmError
 from rsm.proxy import Result
 
 router = APIRouter(prefix="/v1/locks", tags=["locks"])
 
 PAGE: Final = 100
-LOOK_SECONDS: Final = 0.02  # the first while in a queue; it doubles
-LOOK_SECONDS_MAX: Final = 0.25
+LOOK_SECONDS: Final = 5.0  # who finds no link has no feed: it looks, as seldom as this
 _PATH: Final = b"/v1/locks/"
 _NOTHING: Final = known()
-_LISTED: Final = known(PREFIX, LIMIT)
+_LISTED: Final = (PREFIX, AFTER_NAME, LIMIT)
+_KNOWN: Final = known(*_LISTED)
 _LEASE: Final = known(LEASE)
 
 
@@ -37,12 +39,14 @@ _LEASE: Final = known(LEASE)
     summary="List locks that are held",
     response_model=schemas.LocksShape,
     responses=problems(),
-    openapi_extra=documented(PREFIX, LIMIT),
+    openapi_extra=documented(*_LISTED),
 )
 async def list_locks(request: Request) -> Response:
-    asked = asked_of(request, _LISTED)
-    span = span_of_prefix(asked.get(PREFIX) or b"")
-    fresh = await parts_of(request).store.reading().locks(*span, asked.get(LIMIT) or PAGE)
+    asked = asked_of(request, _KNOWN)
+    start, end = span_of_prefix(asked.get(PREFIX) or b"")
+    after = asked.get(AFTER_NAME)
+    start = start if after is None else max(start, after + b"\0")
+    fresh = await parts_of(request).store.reading().locks(start, end, asked.get(LIMIT) or PAGE)
     return json_answer({"items": [schemas.lock(each) for each in fresh.value]}, fresh)
 
 
@@ -86,38 +90,55 @@ async def take(request: Request, name: str, wanted: schemas.LockBody) -> Respons
         has_it = True
     finally:
         if not has_it and wanted.ttl is not None:  # nobody will ever know of it
-            await _let_go(parts.store.writing().lease_revoke(lease))
+            await _let_go(lambda: parts.store.writing().lease_revoke(lease))
     return json_answer(schemas.lock(done.value), done)
 
 
 async def _wait(request: Request, queued: Result[LockState], lease: int, seconds: float) -> Result[LockState]:
-    """In the queue. A request that waits does not count among those that are under way."""
-    parts, name, pause = parts_of(request), queued.value.name, LOOK_SECONDS
-    loop = asyncio.get_running_loop()
-    ends = loop.time() + seconds
+    """In the queue. The group tells when it is over (``lock_turn``), so nobody asks meanwhile. A request
+    that waits does not count among those that are under way."""
+    parts, name = parts_of(request), queued.value.name
     with parts.admission.aside():
+        turn = asyncio.ensure_future(_turn(parts, queued, lease))
+        ends = [
+            asyncio.ensure_future(end)
+            for end in (disconnected(request.receive), parts.watches.stopped.wait())
+        ]
         try:
-            while True:
-                await asyncio.sleep(min(pause, max(ends - loop.time(), 0)))
-                pause = min(2 * pause, LOOK_SECONDS_MAX)
-                if await request.is_disconnected():
-                    raise Gone
-                parts.admission.check_stopping()
-                found = (await parts.store.reading().lock_of(name, lease)).value
-                if found.lease == lease or not found.place:
-                    break
-                if loop.time() >= ends:
-                    raise Problem("locked", f"lease {found.lease} has kept the lock", lease=found.lease)
+            await asyncio.wait([turn, *ends], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if ends[0].done():
+                raise Gone
+            parts.admission.check_stopping()
+            if turn.done():
+                await turn
+            return await parts.store.writing().lock(name, lease, False)  # it keeps its token
         except BaseException:
-            await _let_go(parts.store.writing().unlock(name, lease))
+            await _let_go(lambda: parts.store.writing().unlock(name, lease))
             raise
-    return await parts.store.writing().lock(name, lease, False)  # it keeps its token
+        finally:
+            for task in (turn, *ends):
+                task.cancel()
+            await asyncio.wait([turn, *ends])
 
 
-async def _let_go(call: Awaitable[Any]) -> None:
+async def _turn(parts: Parts, queued: Result[LockState], lease: int) -> None:
+    """Returns when it waits no more."""
+    store, name, since = parts.store, queued.value.name, queued.timestamp
+    while True:
+        with suppress(TimeoutError, ChainChanged):
+            turns = store.group.follow(KeyValueStore.lock_turn, since, name, lease)
+            async with asyncio.timeout(LOOK_SECONDS), aclosing(turns):
+                await anext(turns)
+                return
+        with suppress(TimeoutError, OrderingError):  # where no majority is there is no turn either
+            if not (await store.reading().lock_of(name, lease)).value.place:
+                return
+
+
+async def _let_go(call: Callable[[], Awaitable[Any]]) -> None:
     """Also when the request is over. If it fails, the lease ends by itself."""
     with suppress(OrderingError, RsmError, TimeoutError):
-        await asyncio.shield(asyncio.ensure_future(call))
+        await asyncio.shield(asyncio.ensure_future(call()))
 
 
 @router.delete(

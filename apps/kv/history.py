@@ -21,6 +21,7 @@ from rsm.feeds import Feed
 CHANGE_BYTES: Final = 100  # of a change beside its key and the value that it replaced
 PAGE_EVENTS_MAX: Final = 10_000
 PAGE_BYTES: Final = MIB
+FORGOTTEN_MAX: Final = 10_000  # changes in one slot, by whole revisions: some milliseconds
 _SPARE: Final = 1024  # places of forgotten changes, before they are cut off
 _SPARE_NUMBERS: Final = 8
 _TRIMMED: Final = 64  # one part of so many is forgotten at a time
@@ -49,13 +50,14 @@ class Changes:
         self._revisions: list[int] = []
         self._head = 0  # place of the oldest that is retained
         self._first = 0  # number of what has place 0
+        self._trimmed_at = 0  # the slot that has forgotten its share
         self._of_key: dict[bytes, int | list[int]] = {}  # numbers; a list only if there are several
 
     def load(self, number: int, compacted: int, changes: Iterable[Change]) -> None:
         """``number``: of the first of them."""
         self._first, self.compacted = number, compacted
         for change in changes:
-            self._append(change)
+            self.add(change, None)
 
     @property
     def last(self) -> int:
@@ -75,39 +77,43 @@ class Changes:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def add(self, change: Change, limits: Limits) -> None:
-        self._append(change)
-        if self.bytes > limits.history_bytes_max or (
-            len(self._changes) - self._head > limits.history_events_max
-        ):
-            self.trim(limits)
-
-    def _append(self, change: Change) -> None:
-        key, changes = change.key, self._changes
+    def add(self, change: Change, limits: Limits | None) -> None:
+        """Without limits it is one of those that are loaded."""
+        key, previous, changes, of_key = change.key, change.previous, self._changes, self._of_key
         number = self._first + len(changes)
         changes.append(change)
         self._revisions.append(change.revision)
-        numbers = self._of_key.get(key)
+        numbers = of_key.get(key)
         if numbers is None:
-            self._of_key[key] = number
+            of_key[key] = number
         elif isinstance(numbers, int):
-            self._of_key[key] = [numbers, number]
+            of_key[key] = [numbers, number]
         else:
             numbers.append(number)
-            if len(numbers) > _SPARE_NUMBERS and numbers[len(numbers) >> 1] < self.number:
+            if len(numbers) > _SPARE_NUMBERS and numbers[len(numbers) >> 1] < self._first + self._head:
                 del numbers[: bisect_left(numbers, self.number)]
-        self.bytes += _cost_of(change)
+        # As ``_cost_of`` has it; this is done for every write.
+        self.bytes = size = (
+            self.bytes + CHANGE_BYTES + len(key) + (0 if previous is None else len(previous.value))
+        )
+        if limits is not None and (
+            size > limits.history_bytes_max or len(changes) - self._head > limits.history_events_max
+        ):
+            self.trim(limits, change.revision)
 
-    def trim(self, limits: Limits) -> None:
+    def trim(self, limits: Limits, slot: int) -> None:
         """If it is more than the limits allow, forget the oldest revisions: a few more than need be, for many
-        at a time are sooner forgotten than each by itself."""
+        at a time are sooner forgotten than each by itself; and once in a slot. If it is much more, for they
+        were larger, the slots that follow forget the rest."""
         most, most_bytes = limits.history_events_max, limits.history_bytes_max
-        if self.bytes <= most_bytes and len(self) <= most:
+        if slot == self._trimmed_at or (self.bytes <= most_bytes and len(self) <= most):
             return
+        self._trimmed_at = slot
         most -= most // _TRIMMED
         most_bytes -= most_bytes // _TRIMMED
         revisions, end = self._revisions, self._head
         newest = bisect_left(revisions, revisions[-1], end) if revisions else end
+        newest = min(newest, self._share())
         size = self.bytes
         while end < newest and (size > most_bytes or len(revisions) - end > most):
             size -= _cost_of(self._changes[end])
@@ -115,13 +121,24 @@ class Changes:
         if end > self._head:
             self._forget(revisions[end - 1])
 
-    def compact(self, revision: int) -> int:
-        """Forget everything up to there; gives how many changes that were."""
+    def compact(self, revision: int) -> tuple[int, bool]:
+        """Forget what happened up to there, or as much of it as a slot may; gives how many changes that were,
+        and whether there are more."""
         before = len(self)
-        end = bisect_right(self._revisions, revision, self._head)
+        wanted = bisect_right(self._revisions, revision, self._head)
+        end = min(wanted, self._share())
         if end > self._head:
             self._forget(self._revisions[end - 1])
-        return before - len(self)
+        return before - len(self), end < wanted
+
+    def _share(self) -> int:
+        """The place behind what one slot may forget: whole revisions, and at least one."""
+        revisions, head = self._revisions, self._head
+        end = head + FORGOTTEN_MAX
+        if end >= len(revisions):
+            return len(revisions)
+        begin = bisect_left(revisions, revisions[end], head)
+        return begin if begin > head else bisect_right(revisions, revisions[end], head)
 
     def _forget(self, revision: int) -> None:
         """Up to and with this one, which is retained."""

@@ -35,10 +35,11 @@ class Keyspace:
         self.bytes = sum(len(entry.key) + len(entry.value) for entry in entries.values())
 
     def set(self, previous: Entry | None, entry: Entry) -> None:
-        self.entries[entry.key] = entry
+        key = entry.key
+        self.entries[key] = entry
         if previous is None:
-            self.order.add(entry.key)
-            self.bytes += len(entry.key) + len(entry.value)
+            self.order.add(key)
+            self.bytes += len(key) + len(entry.value)
         else:
             self.bytes += len(entry.value) - len(previous.value)
 

@@ -116,7 +116,7 @@ class Leases:
     def alarm(self) -> int | None:
         if self.ending:
             return self.resume_ns
-        return self._ends[0][0] if self._ends else None
+        return self._ends[0][0] if self.records else None
 
     def due(self, now_ns: int, most: int) -> list[Record]:
         """Those whose time is over, the earliest first."""

@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 ONCE_BYTES_MAX: Final = 256  # of a name, and of a digest
 REPEAT_BYTES: Final = 200  # of what is kept beside names, digests and answers
+FORGOTTEN_MAX: Final = 10_000  # in one command: some milliseconds
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
@@ -57,7 +58,8 @@ class Repeats:
         return answer
 
     def trim(self, now_ns: int, limits: Limits) -> None:
-        while self.kept:
+        """Forget the oldest, so many at a time; if there are more, commands that follow forget them."""
+        for _ in range(min(len(self.kept), FORGOTTEN_MAX)):
             oldest = next(iter(self.kept.values()))
             if (
                 oldest.at_ns + limits.once_ms * MS > now_ns

@@ -90,7 +90,9 @@ class KeyValueStore(StateMachine):
         previous = self._keyspace.entries.get(key)
         if expect is not None:
             check_expected(previous, expect)
-        self._check_room(len(value) - len(previous.value) if previous is not None else len(key) + len(value))
+        growth = len(value) - len(previous.value) if previous is not None else len(key) + len(value)
+        if growth > 0:
+            self._check_room(growth)
         revision = self.context.timestamp
         attached = 0
         if ttl_ms is not None or lease is not None:
@@ -293,15 +295,21 @@ class KeyValueStore(StateMachine):
         """A lock as ``lease`` sees it."""
         return self._locks.state(name, lease)
 
+    @query
+    def lock_turn(self, since: int, name: bytes, lease: int) -> Feed[LockState]:
+        """Nothing as long as ``lease`` waits in the queue it was in at slot ``since``; then the lock."""
+        newest, found = self.context.timestamp, self._locks.state(name, lease)
+        return Feed([], since) if newest < since or found.place else Feed([found], newest)
+
     # -- the store itself ------------------------------------------------------------------------
 
     @command
     def compact(self, revision: int) -> Compacted:
-        """Forget what happened up to this revision."""
+        """Forget what happened up to this revision, 10,000 changes at most, and the rest of a revision."""
         if not 0 <= revision <= self.context.timestamp:
             raise Rejected("bad_request", {"revision": revision, "least": 0, "most": self.context.timestamp})
-        events = self._changes.compact(revision)
-        return Compacted(self._changes.compacted, events)
+        events, more = self._changes.compact(revision)
+        return Compacted(self._changes.compacted, events, more)
 
     @command
     def configure(self, limits: Limits) -> Limits:
@@ -311,7 +319,7 @@ class KeyValueStore(StateMachine):
             if not least <= value <= most:
                 raise Rejected("bad_request", {"limit": name, "value": value, "least": least, "most": most})
         self._limits = limits
-        self._changes.trim(limits)
+        self._changes.trim(limits, self.context.timestamp)
         self._repeats.trim(self.context.time_ns, limits)
         return limits
 
@@ -395,14 +403,15 @@ class KeyValueStore(StateMachine):
             raise Rejected("full", {"data_bytes": total, "data_bytes_max": self._limits.data_bytes_max})
 
     def _write(self, previous: Entry | None, entry: Entry) -> None:
+        key, lease = entry.key, entry.lease
         self._keyspace.set(previous, entry)
         before = 0 if previous is None else previous.lease
-        if before != entry.lease:
-            if entry.lease:
-                self._leases.attach(entry.lease, entry.key)
+        if before != lease:
+            if lease:
+                self._leases.attach(lease, key)
             if before:
-                self._detach(before, entry.key)
-        self._changes.add(Change(entry.revision, entry.key, entry, previous), self._limits)
+                self._detach(before, key)
+        self._changes.add(Change(entry.revision, key, entry, previous), self._limits)
 
     def _remove(self, entry: Entry, *, expired: bool = False) -> None:
         self._keyspace.remove(entry)

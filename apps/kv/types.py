@@ -137,10 +137,12 @@ class LockState(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Compacted(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """History up to revision ``compacted`` is forgotten; ``events`` were by this command."""
+    """History up to revision ``compacted`` is forgotten; ``events`` were by this command. ``more``: not yet
+    all that was asked for; say it again."""
 
     compacted: int
     events: int
+    more: bool = False
 
 
 # -- transactions --------------------------------------------------------------------------------

@@ -17,6 +17,9 @@ class Discipline(Protocol):
     def wants_null(self) -> bool:
         """Whether the token should move on although there is nothing to order."""
 
-    def notify(self, *, frontier_moved: bool, held_moved: bool, level_moved: bool, sent_order: bool) -> None:
+    def notify(
+        self, *, frontier_moved: bool, held_moved: bool, awaited: bool, level_moved: bool, sent_order: bool
+    ) -> None:
         """After an event: tell others what they cannot learn from orders alone. ``held_moved``: a sync has
-        come to an end (never in memory mode)."""
+        come to an end (never in memory mode). ``awaited``: this site holds something that was not delivered
+        here before, so others may wait for that statement."""

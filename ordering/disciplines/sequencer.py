@@ -23,7 +23,9 @@ class Sequencer:
     def wants_null(self) -> bool:
         return False
 
-    def notify(self, *, frontier_moved: bool, held_moved: bool, level_moved: bool, sent_order: bool) -> None:
+    def notify(
+        self, *, frontier_moved: bool, held_moved: bool, awaited: bool, level_moved: bool, sent_order: bool
+    ) -> None:
         site = self.site
         if site.me == site.view.ring[0]:
             if level_moved and not sent_order:

@@ -48,6 +48,7 @@ FENCED_ONLY: Final = (RecoveryStart, RecoveryVote, RecoveryNewList, RecoveryAckN
 FOUNDERS: Final = ("s1", "s2", "s3")
 CONFIG: Final = Config(
     null_ms=0,  # a wait is nothing to explore
+    confirm_ms=0,
     group="explored", founders=FOUNDERS, contacts=FOUNDERS,
     rto_min_ms=5, rto_max_ms=6, probe_ms=20, suspect_ms=40, slow_ms=80, passive_ms=60,
     recovery_ms=100, return_ms=10, request_ms=10, minority_ms=1_000_000, orphan_ms=2_000_000,

@@ -11,7 +11,7 @@ PostgreSQL: ``synchronous_commit=on``, and an advisory lock on the schema for as
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -80,6 +80,7 @@ class Database:
         self._url = URL.create("sqlite", database=str(self.path)) if url is None else server_url(url)
         self._engine: Engine | None = None
         self._connection: Connection | None = None
+        self._sqlite: sqlite3.Connection | None = None  # what is under it
         self._unchecked = 0  # bytes written since the last checkpoint, roughly
 
     @property
@@ -97,9 +98,11 @@ class Database:
         self._engine = engine
         if self.path is not None:
             event.listen(engine, "connect", _set_up_sqlite)
-            event.listen(engine, "begin", _begin_sqlite)
         self._connection = engine.connect()
-        if self.path is None:
+        raw = self._connection.connection.driver_connection
+        if isinstance(raw, sqlite3.Connection):
+            self._sqlite = raw
+        else:
             self._set_up_server()
         with self.transaction() as connection:
             identity = schema.prepare(connection, self.group)
@@ -124,6 +127,7 @@ class Database:
                 )
 
     def close(self) -> None:
+        self._sqlite = None
         connection, self._connection = self._connection, None
         engine, self._engine = self._engine, None
         try:
@@ -158,8 +162,21 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        with self.connection.begin():
-            yield self.connection
+        """SQLite's begins and ends at the driver, for it is on the way of every answer: SQLAlchemy takes as
+        long for that as SQLite does for the rows. It joins in when it is given something to execute."""
+        connection, raw = self.connection, self._sqlite
+        if raw is None:
+            with connection.begin():
+                yield connection
+            return
+        raw.execute("BEGIN IMMEDIATE")
+        try:
+            yield connection
+            (connection if connection.in_transaction() else raw).commit()
+        except BaseException:
+            with suppress(DBAPIError, sqlite3.Error):  # what went wrong first is what is told
+                (connection if connection.in_transaction() else raw).rollback()
+            raise
 
     def wrote(self, size: int) -> None:
         self._unchecked += size + TRANSACTION_BYTES
@@ -173,24 +190,18 @@ class Database:
         the memory of the machine only, and even a sync that succeeds need not write it again if one
         has failed before. The copy in the file is written anew."""
         self._unchecked = 0
-        if self.path is None:
+        if self._sqlite is None:
             return
-        busy, _, _ = self._pragma("wal_checkpoint(FULL)")[0]
+        busy, _, _ = self._sqlite.execute("PRAGMA wal_checkpoint(FULL)").fetchall()[0]
         if busy:
             raise StorageFailed("SQLite could not checkpoint: another connection reads the database; end it")
 
     def check(self) -> str | None:
         """SQLite's own view of its pages, of those too that no row of ours lies on; None if all is well."""
-        if self.path is None:
+        if self._sqlite is None:
             return None
-        (found,) = self._pragma("quick_check(1)")[0]
+        (found,) = self._sqlite.execute("PRAGMA quick_check(1)").fetchall()[0]
         return None if found == "ok" else str(found)
-
-    def _pragma(self, text: str) -> list[Any]:
-        """Outside of a transaction."""
-        raw = self.connection.connection.driver_connection
-        assert isinstance(raw, sqlite3.Connection)
-        return raw.execute(f"PRAGMA {text}").fetchall()
 
 
 def _lengthen(path: Path) -> None:
@@ -223,10 +234,6 @@ def server_url(text: str) -> URL:
 
 
 def _set_up_sqlite(connection: sqlite3.Connection, _: object) -> None:
-    connection.isolation_level = None  # transactions begin where SQLAlchemy says so
+    connection.isolation_level = None  # transactions begin where we say so
     for pragma in _PRAGMAS:
         connection.execute(f"PRAGMA {pragma}").fetchall()
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -263,7 +263,8 @@ class Store:
         more."""
         self._check_ready()
         with self._stopping("write"):
-            self.tidy()
+            if self._database.checkpoint_is_due:
+                self.tidy()
             self._commit({}, records)
 
     def tidy(self) -> None:
@@ -282,7 +283,8 @@ class Store:
             log = Log(connection, tip.anchor, End(tip.end, tip.epoch, tip.head))
             changed = self._apply(log, records)
             log.flush()
-            bodies = {part: _encode(part, value) for part, value in (self._parts(changed) | values).items()}
+            parts = {part: self._part(part) for part in sorted(changed)} | values
+            bodies = {part: _encode(part, value) for part, value in parts.items()}
             self._hashes.update((part, hashed(body)) for part, body in bodies.items())
             plain = not values and all(isinstance(record, Entries | Heard) for record in records)
             end = log.end
@@ -349,16 +351,22 @@ class Store:
             changed.update(_CHANGES[type(record)])
         return changed
 
-    def _parts(self, changed: set[Part]) -> dict[Part, Value]:
+    def _part(self, part: Part) -> Value:
+        """As the ledger has it now."""
         ledger = self._ledger
-        values: dict[Part, Value] = {
-            Part.BEGAN: ledger.began,
-            Part.PLACE: Place(ledger.chain, ledger.descent, ledger.chains, ledger.transferred),
-            Part.BASE: Base(ledger.base, ledger.departed),
-            Part.COMMITMENT: ledger.commitment,
-            Part.CLAIMS: Heard(tuple(ledger.claims.items())),
-        }
-        return {part: values[part] for part in sorted(changed)}
+        match part:
+            case Part.CLAIMS:
+                return Heard(tuple(ledger.claims.items()))
+            case Part.BEGAN:
+                return ledger.began
+            case Part.PLACE:
+                return Place(ledger.chain, ledger.descent, ledger.chains, ledger.transferred)
+            case Part.BASE:
+                return Base(ledger.base, ledger.departed)
+            case Part.COMMITMENT:
+                return ledger.commitment
+            case _:
+                raise InvariantViolation(f"no record changes the {part.name.lower()}")
 
     # -- snapshots -------------------------------------------------------------------------------
 

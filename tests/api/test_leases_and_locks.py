@@ -2,7 +2,12 @@
 
 import asyncio
 
+import pytest
+
+from api.routes import locks
+from rsm.link_client import Link
 from tests.api.gateways import Place, ask, problem
+from tests.rsm.test_replica import crash
 
 
 def test_when_a_lease_is_granted_then_it_can_be_looked_at_renewed_and_ended() -> None:
@@ -12,6 +17,7 @@ def test_when_a_lease_is_granted_then_it_can_be_looked_at_renewed_and_ended() ->
         assert made.status_code == 201
         lease = made.json()
         assert made.headers["location"] == f"/v1/leases/{lease['id']}"
+        assert 0 <= lease.pop("age_ms") < 5000
         assert lease == {"id": lease["id"], "ttl_ms": 30_000, "remaining_ms": 30_000, "keys": 0, "locks": 0}
         await http.put(f"/v1/kv/k?lease={lease['id']}", content=b"x")
         await http.post("/v1/locks/l", json={"lease": lease["id"]})
@@ -36,6 +42,20 @@ def test_when_a_lease_is_granted_then_it_can_be_looked_at_renewed_and_ended() ->
             await http.delete(f"/v1/leases/{lease['id']}"),
         ):
             problem(answer, 404, "lease_not_found")
+
+    ask(check)
+
+
+def test_when_a_group_is_idle_then_it_is_told_how_long_ago_the_time_of_a_lease_was_counted() -> None:
+    async def check(place: Place) -> None:
+        http = place.http
+        path = (await http.post("/v1/leases", json={"ttl": "1m"})).headers["location"]
+        before = (await http.get(path)).json()
+        await asyncio.sleep(0.5)
+        after = (await http.get(path)).json()
+        left = [each["remaining_ms"] - each["age_ms"] for each in (before, after)]
+        assert 500 <= left[0] - left[1] < 5000
+        assert (await http.get("/v1/leases")).json()["items"][0]["age_ms"] >= after["age_ms"]
 
     ask(check)
 
@@ -70,7 +90,8 @@ def test_when_a_lease_is_wrongly_asked_for_then_it_says_why() -> None:
         assert answer.headers["allow"] == "DELETE, GET"
         once = {"idempotency-key": "lease"}
         first = await http.post("/v1/leases", json={"ttl": "1m"}, headers=once)
-        assert (await http.post("/v1/leases", json={"ttl": "1m"}, headers=once)).json() == first.json()
+        again = await http.post("/v1/leases", json={"ttl": "1m"}, headers=once)
+        assert again.json() == {**first.json(), "age_ms": again.json()["age_ms"]}
         problem(await http.post("/v1/leases", json={"ttl": "2m"}, headers=once), 422, "key_reused")
 
     ask(check, sites=1)
@@ -91,6 +112,8 @@ def test_when_a_lock_is_taken_then_nobody_else_has_it_until_it_is_given_back() -
         assert (await http.get("/v1/locks/a/b")).json() == shape
         assert (await http.get("/v1/locks?prefix=a/")).json() == {"items": [shape]}
         assert (await http.get("/v1/locks?prefix=b")).json() == {"items": []}
+        assert (await http.get("/v1/locks?prefix=a&after=a/a")).json() == {"items": [shape]}
+        assert (await http.get("/v1/locks?prefix=a&after=a/b")).json() == {"items": []}
         problem(await http.delete(f"/v1/locks/a/b?lease={two}"), 409, "not_held")
         problem(await http.delete("/v1/locks/a/b"), 400, "bad_request")
         assert (await http.delete(f"/v1/locks/a/b?lease={one}")).status_code == 204
@@ -129,14 +152,114 @@ def test_when_a_lock_is_waited_for_then_it_comes_when_it_is_free_or_the_place_is
     ask(check)
 
 
+async def queued(place: Place, count: int = 1, name: str = "l") -> None:
+    """Returns when so many wait."""
+    async with asyncio.timeout(10):
+        while (await place.http.get(f"/v1/locks/{name}")).json()["waiting"] != count:
+            await asyncio.sleep(0.01)
+
+
+def test_when_a_lock_is_given_back_then_who_waits_has_it_at_once_and_nobody_asked_meanwhile() -> None:
+    async def check(place: Place) -> None:
+        http, loop = place.http, asyncio.get_running_loop()
+        one, two = [(await http.post("/v1/leases", json={"ttl": "1m"})).json()["id"] for _ in range(2)]
+        await http.post("/v1/locks/l", json={"lease": one})
+        waiting = asyncio.ensure_future(http.post("/v1/locks/l", json={"lease": two, "wait": "1m"}))
+        await queued(place)
+        before = int((await http.get("/v1/locks/l")).headers["x-rsm-timestamp"])
+        await asyncio.sleep(0.5)
+        idle = int((await http.get("/v1/locks/l")).headers["x-rsm-timestamp"])
+        assert idle - before <= 1, "who waits has ordered something"
+        released = (await http.delete(f"/v1/locks/l?lease={one}")).headers
+        at = loop.time()
+        answer = await waiting
+        assert loop.time() - at < 0.1, "nobody told it that the lock is free"
+        assert answer.json()["lease"] == two
+        assert answer.json()["token"] == int(released["x-rsm-timestamp"])
+        assert int(answer.headers["x-rsm-timestamp"]) - answer.json()["token"] <= 5
+
+    ask(check)
+
+
+def test_when_the_linked_replica_dies_while_a_lock_is_waited_for_then_it_comes_all_the_same() -> None:
+    async def check(place: Place) -> None:
+        http = place.http
+        one = (await http.post("/v1/leases", json={"ttl": "1m"})).json()["id"]
+        await http.post("/v1/locks/l", json={"lease": one})
+        waiting = asyncio.ensure_future(http.post("/v1/locks/l", json={"ttl": "1m", "wait": "1m"}))
+        await queued(place)
+        linked = next(each for each in place.replicas if each.address == place.client.linked_to)
+        await crash(linked)
+        async with asyncio.timeout(20):
+            while (await http.delete(f"/v1/locks/l?lease={one}")).status_code != 204:
+                await asyncio.sleep(0.05)
+        async with asyncio.timeout(locks.LOOK_SECONDS - 1):
+            answer = await waiting
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["lease"] != one
+
+    ask(check)
+
+
+def test_when_a_gateway_has_no_link_then_who_waits_for_a_lock_looks_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def never(_: object, *, stale: bool = False) -> None:
+        await asyncio.Event().wait()
+
+    async def check(place: Place) -> None:
+        http = place.http
+        one = (await http.post("/v1/leases", json={"ttl": "1m"})).json()["id"]
+        await http.post("/v1/locks/l", json={"lease": one})
+        waiting = asyncio.ensure_future(http.post("/v1/locks/l", json={"ttl": "1m", "wait": "1m"}))
+        await queued(place)
+        assert (await http.delete(f"/v1/locks/l?lease={one}")).status_code == 204
+        assert (await waiting).json()["lease"] != one
+
+    monkeypatch.setattr(Link, "up", never)
+    monkeypatch.setattr(Link, "is_up", False)
+    monkeypatch.setattr(locks, "LOOK_SECONDS", 0.1)
+    ask(check)
+
+
+def test_when_a_lease_ends_or_leaves_while_it_waits_for_a_lock_then_it_is_told() -> None:
+    async def check(place: Place) -> None:
+        http = place.http
+        one, two, three = [(await http.post("/v1/leases", json={"ttl": "1m"})).json()["id"] for _ in range(3)]
+        await http.post("/v1/locks/l", json={"lease": one})
+        ended, left = (
+            asyncio.ensure_future(http.post("/v1/locks/l", json={"lease": lease, "wait": "1m"}))
+            for lease in (two, three)
+        )
+        await queued(place, 2)
+        await http.delete(f"/v1/leases/{two}")
+        problem(await ended, 409, "lease_expired")
+        await http.delete(f"/v1/locks/l?lease={three}")
+        problem(await left, 409, "locked")
+
+    ask(check)
+
+
+def test_when_a_gateway_stops_then_who_waits_for_a_lock_is_told_and_leaves_the_queue() -> None:
+    async def check(place: Place) -> None:
+        http = place.http
+        await http.post("/v1/locks/l", json={"ttl": "1m"})
+        waiting = asyncio.ensure_future(http.post("/v1/locks/l", json={"ttl": "1m", "wait": "1m"}))
+        await queued(place)
+        await place.gateway.stop()
+        problem(await waiting, 503, "stopping")
+        assert (await place.client.proxy.lock_of(b"l")).waiting == 0
+
+    ask(check)
+
+
 def test_when_who_waits_for_a_lock_goes_away_then_its_place_is_given_up() -> None:
     async def check(place: Place) -> None:
         http = place.http
         await http.post("/v1/locks/l", json={"ttl": "1m"})
         waiting = asyncio.ensure_future(http.post("/v1/locks/l", json={"ttl": "1m", "wait": "30s"}))
+        await queued(place)
         async with asyncio.timeout(10):
-            while not (await http.get("/v1/locks/l")).json()["waiting"]:
-                await asyncio.sleep(0.01)
             waiting.cancel()
             while (await http.get("/v1/locks/l")).json()["waiting"]:
                 await asyncio.sleep(0.01)

@@ -175,7 +175,7 @@ def test_when_settings_are_in_a_file_then_variables_and_arguments_win(
     found = GatewaySettings.load(path, watches_max=3)
     assert (found.requests_max, found.watches_max) == (2, 3)
     assert found.tokens == tmp_path / "tokens.txt"
-    path.write_text("requests = 1")
+    path.write_text("request_max = 1")
     with pytest.raises(ConfigurationError, match="did you mean requests_max"):
         GatewaySettings.load(path)
     monkeypatch.setenv("RSM_GATEWAY_REQUESTS_MAX", "none")
@@ -280,7 +280,10 @@ def test_when_something_unforeseen_happens_then_it_is_a_defect_with_a_number_and
             async def broken(*_: object) -> None:
                 raise KeyError("a secret")
 
-            gateway._keys._methods["GET"] = broken  # type: ignore[assignment]
+            def broken_at_once(*_: object) -> None:
+                raise KeyError("a secret")
+
+            gateway.parts.store.asking = broken_at_once  # type: ignore[assignment, method-assign]
             gateway.parts.surveys.shape = broken  # type: ignore[assignment, method-assign]
             for path in ("/v1/kv/k", "/v1/cluster"):
                 found = problem(await http.get(path), 500, "defect")

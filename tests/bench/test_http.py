@@ -17,7 +17,7 @@ from bench.errors import BenchError, NotAvailable
 from bench.http_generators import Generator, Generators, run_wrk, shown, wrk_shown
 from bench.http_load import Load, Loader
 from bench.http_measure import HttpPlan, Loads
-from bench.http_overload import Memory, OverloadPlan, checks, saturated
+from bench.http_overload import Memory, OverloadPlan, checks, is_enough, sustained, tried
 from bench.http_services import Kind, Ours, Service, answers, bare, key_of, requests_of
 from bench.machine import Mode
 from bench.peers import etcd
@@ -292,25 +292,61 @@ def test_when_the_store_is_measured_then_every_load_is_answered_and_has_its_grou
 # -- overload ------------------------------------------------------------------------------------
 
 
+def searched(*rates: int, refused: int = 0) -> dict[str, Value]:
+    """Rows of 8, 16, 32 … connections; ``refused`` in the last one."""
+    rows: list[dict[str, Value]] = [{"per_s": rate, "errors": 0} for rate in rates]
+    rows[-1]["errors"] = refused
+    return {str(8 << step): row for step, row in enumerate(rows)}
+
+
+def test_when_loads_are_tried_then_there_is_one_between_two_doublings() -> None:
+    found = tried(OverloadPlan())
+    assert found[:6] == [16, 24, 32, 48, 64, 96]
+    assert found[-1] <= http_overload.SUSTAINED_MAX
+    assert tried(OverloadPlan(connections=7)) == [7]
+
+
 @pytest.mark.parametrize(
     ("rates", "expected"),
-    [([1000], False), ([1000, 1900], False), ([1000, 1900, 1950], True), ([1000, 900], True)],
+    [
+        ([1000], False),
+        ([1000, 1900, 1950, 1960], False),
+        ([1000, 1900, 1950, 1960, 1970], True),
+        ([1000, 900, 900], False),
+        ([1000, 900, 900, 1500], False),
+        ([1000, 900, 900, 1040], True),
+    ],
 )
-def test_when_twice_the_connections_bring_nothing_then_the_service_is_saturated(
-    rates: list[Value], expected: bool
+def test_when_more_connections_bring_nothing_again_and_again_then_it_is_enough(
+    rates: list[int], expected: bool
 ) -> None:
-    assert saturated(rates) is expected
+    assert is_enough(searched(*rates)) is expected
+
+
+def test_when_connections_are_refused_then_they_are_not_sustained() -> None:
+    assert sustained(searched(1000, 2000, refused=1)) == 8
+    with pytest.raises(BenchError, match="refused already at 8"):
+        sustained(searched(1000, refused=1))
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"), [((1000, 1900, 1950, 2000), 16), ((1000, 1890, 2000), 32), ((1000,), 8)]
+)
+def test_when_a_load_is_chosen_then_it_is_the_least_that_reaches_nearly_the_best_rate(
+    rates: tuple[int, ...], expected: int
+) -> None:
+    assert sustained(searched(*rates)) == expected
 
 
 def overloaded(**changes: Value) -> dict[str, Value]:
     overload: dict[str, Value] = {
         "statuses": {"200": 10, "429": 5, "503": 1}, "mishaps": {}, "refusals_without_retry_after": 0,
-        "latency": {"p50_us": 2.0, "p99_us": 6.0}, "per_s": 90,
+        "latency": {"p50_us": 2.0, "p99_us": 6.0}, "per_s": 90, "cpu": {"generator": 0.3},
     }  # fmt: skip
     values: dict[str, Value] = {
         "overload": overload | {name: value for name, value in changes.items() if name in overload},
         "sustained": {"latency": {"p50_us": 1.0, "p99_us": 4.0}, "per_s": 100},
-        "afterwards": {"per_s": 100},
+        "afterwards": {"latency": {"p50_us": 3.0, "p99_us": 8.0}, "per_s": 80},
         "resident_mb": {"settled": {"gateway": 100.0}, "after": {"gateway": 105.0}},
         "view": {"before": "7", "after": "7"},
     }
@@ -320,10 +356,10 @@ def overloaded(**changes: Value) -> dict[str, Value]:
 def test_when_overload_is_withstood_then_every_check_holds() -> None:
     assert set(checks(overloaded()).values()) == {True}
     assert http_overload.ratios(overloaded()) == {
-        "p50, accepted, to sustained": 2.0,
-        "p99, accepted, to sustained": 1.5,
-        "rate, accepted, to sustained": 0.9,
-        "rate, afterwards, to sustained": 1.0,
+        "p50, accepted, to sustained": 1.0,
+        "p99, accepted, to sustained": 1.0,
+        "rate, accepted, to sustained": 1.0,
+        "rate, afterwards, to before": 0.8,
     }
 
 
@@ -378,6 +414,7 @@ def test_when_a_gateway_has_far_too_many_connections_then_all_are_told(
         ({"statuses": {"200": 1, "500": 1}}, "served or told to come back, nothing else"),
         ({"refusals_without_retry_after": 1}, "whoever was refused was told when to come back"),
         ({"view": {"before": "7", "after": "8"}}, "the view is the same"),
+        ({"cpu": {"generator": 0.9}}, "the generator had time to spare"),
         (
             {"resident_mb": {"settled": {"gateway": 100.0}, "after": {"gateway": 130.0}}},
             "no program has grown",

@@ -4,6 +4,7 @@ import configparser
 import json
 import re
 import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,8 @@ def test_when_a_unit_starts_something_then_the_command_takes_it(path: Path) -> N
     assert program.endswith("/bin/rsm")
     check(words)
     assert unit["Service"]["User"] == "rsm"
-    assert (
-        int(unit["Service"]["TimeoutStopSec"]) > 5
-    )  # of what a replica takes to leave, or a gateway to drain
+    # Longer than a replica takes to leave, or a gateway to drain.
+    assert int(unit["Service"]["TimeoutStopSec"]) > 5
 
 
 def test_when_the_container_starts_something_then_the_command_takes_it() -> None:
@@ -55,6 +55,15 @@ def test_when_the_container_starts_something_then_the_command_takes_it() -> None
     examples = re.findall(r"^#   podman run .* rsm(?: (.*))?$", text, re.MULTILINE)
     assert len(examples) == 2
     check(shlex.split(examples[1]))
+
+
+def test_when_a_container_is_built_then_it_has_all_that_the_package_is_made_of() -> None:
+    text = (DEPLOY / "Containerfile").read_text()
+    copied = {name for line in re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE) for name in line.split()}
+    project = tomllib.loads((DEPLOY.parents[1] / "pyproject.toml").read_text())
+    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    files = [project["project"]["readme"], *project["project"]["license-files"], "pyproject.toml"]
+    assert copied == {*packages, *files, "constraints.txt"}
 
 
 def test_when_there_are_units_then_the_page_for_operators_names_them() -> None:

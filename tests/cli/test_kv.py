@@ -159,6 +159,31 @@ def test_when_a_transaction_does_not_hold_then_the_exit_code_says_so(served: Ser
     assert (broken.returncode, broken.stdout) == (2, "")
 
 
+def test_when_a_level_is_asked_for_then_the_one_that_was_reached_is_told(
+    served: Served, tmp_path: Path
+) -> None:
+    put = served.run("kv", "put", "level/a", "1", "--qos", "all")
+    assert put.returncode == 0, put.stderr
+    assert put.stdout.rstrip().endswith(", held: all")
+    assert "held" not in served.run("kv", "put", "level/a", "1").stdout
+    assert served.json("kv", "put", "level/a", "2", "--qos", "k:1")["qos"] in {"k:1", "majority", "all"}
+    assert served.json("kv", "put", "level/b", "2")["qos"] == "majority"
+    file = tmp_path / "txn.json"
+    file.write_text('{"then": [{"op": "get", "key": "level/a"}]}')
+    assert served.json("kv", "txn", file, "--qos", "all")["qos"] == "all"
+    shown = served.run("kv", "txn", file, "--qos", "all", "-o", "table").stdout.splitlines()
+    assert shown[0].startswith("then: revision ")
+    assert shown[0].endswith(", held: all")
+    assert json.loads(shown[1])["item"]["value"] == "2"
+    assert served.run("kv", "del", "level/a", "--qos", "all").stdout == "deleted, held: all\n"
+    gone = served.json("kv", "del", "--prefix", "level/")
+    assert (gone["deleted"], gone["qos"]) == (1, "majority")
+    assert served.json("kv", "del", "--prefix", "level/", code=1)["deleted"] == 0
+    wrong = served.run("kv", "put", "level/a", "1", "--qos", "most")
+    assert wrong.returncode == 2
+    assert "qos" in wrong.stderr
+
+
 def test_when_a_key_is_watched_then_its_past_and_its_future_are_shown(served: Served) -> None:
     first = served.json("kv", "put", "seen", "1")["revision"]
     served.json("kv", "put", "seen", "2")
@@ -207,6 +232,26 @@ def test_when_a_lease_is_revoked_then_its_keys_and_locks_go_with_it(served: Serv
     assert served.run("kv", "get", "leased").returncode == 1
     assert served.run("leases", "get", lease).returncode == 1
     assert "printer" not in served.run("locks", "ls").stdout
+
+
+def test_when_no_command_is_named_then_leases_and_locks_are_listed_all_of_them(served: Served) -> None:
+    with httpx2.Client(base_url=served.url) as http:
+        lease = http.post("/v1/leases", json={"ttl": "1h"}).json()["id"]
+        for number in range(5):
+            assert http.post(f"/v1/locks/many/{number}", json={"lease": lease}).status_code == 200
+    code = "import cli.leases; cli.leases.PAGE = 2; from cli.main import app; app()"
+    words = [sys.executable, "-c", code, "locks", "--endpoint", served.url, "-o", "json"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, timeout=SECONDS, check=True)
+    names = [each["name"] for each in json.loads(done.stdout)["items"]]
+    assert [each for each in names if each.startswith("many/")] == [f"many/{each}" for each in range(5)]
+    assert lease in [each["id"] for each in served.json("leases")["items"]]
+    assert "Usage: rsm locks" in rsm("locks", "--help").stdout
+    assert served.json("locks", "release", "many/0", "--lease", lease) == {
+        "released": "many/0",
+        "lease": lease,
+    }
+    assert served.json("leases", "revoke", lease) == {"revoked": lease}
+    assert served.run("leases", "nonsense").returncode == 2
 
 
 def test_when_a_lock_is_held_then_others_are_refused_until_it_is_given_back(served: Served) -> None:

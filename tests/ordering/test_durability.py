@@ -8,10 +8,19 @@ from ordering.config import MS, Config
 from ordering.effects import Effect, Ending, EndMembership, Multicast, Persist, RequestState, Unicast
 from ordering.engine import Engine
 from ordering.errors import InvariantViolation, MembershipError, NotMember
-from ordering.events import Persisted, PersistFailed, Restarted, SnapshotSaved, Started, SubmitRequested
-from ordering.packets import Descent, Order, RecoveryAckNewList, RecoveryStart, RecoveryVote
+from ordering.events import (
+    Persisted,
+    PersistFailed,
+    Restarted,
+    SnapshotSaved,
+    Started,
+    SubmitRequested,
+    TimerFired,
+)
+from ordering.packets import Confirm, Descent, Order, RecoveryAckNewList, RecoveryStart, RecoveryVote
 from ordering.records import Began, Entries, Entry, Installed, Ledger, Record
 from ordering.simulator.stage import Stage
+from ordering.site import Timer
 from ordering.state import State
 from ordering.views import Member, SiteId, View, ViewId
 
@@ -106,6 +115,24 @@ def test_when_a_persist_is_under_way_then_the_next_waits_for_it() -> None:
     assert [type(record) for record in entries.records] == [Entries]
     with pytest.raises(InvariantViolation, match="no Persist that is under way"):
         engine.handle(Persisted(install.seq), 5)
+
+
+def test_when_disks_take_longer_than_a_null_waits_then_no_null_is_written_for_them() -> None:
+    """Each disk speaks up when it has synced; a NULL block would be one more for it."""
+    stage = Stage.born(3, durable=1)
+    stage.cluster.sync_us = (10_000,)
+    for number in range(5):
+        stage.submit("s1", f"{number}")
+        stage.run(SECOND)
+    learnt = [stage.process(name).engine.site.queue.frontier for name in ("s1", "s2", "s3")]
+    for number in range(10):
+        stage.submit("s1", f"later {number}")
+        stage.run(SECOND)
+    for name, before in zip(("s1", "s2", "s3"), learnt, strict=True):
+        entries = stage.process(name).disk.ledger.entries
+        written = [entry for ts, entry in entries.items() if ts > before]
+        assert sum(len(entry.batches) for entry in written) == 10
+        assert not [entry for entry in written if entry.order.is_null]
 
 
 def test_when_the_sync_fails_then_the_site_stops_and_says_nothing_more() -> None:
@@ -203,3 +230,49 @@ def test_when_there_is_no_log_or_no_disk_then_a_restart_is_refused() -> None:
         alone().handle(Restarted(Ledger()), 0)
     with pytest.raises(MembershipError, match="memory mode"):
         alone(durable=False).handle(Restarted(ledger_of()), 0)
+
+
+# -- saying what the disk has ----------------------------------------------------------------------
+
+
+def synced(engine: Engine, *, awaited: bool) -> list[Effect]:
+    """A sync has come to an end; what the site says of it."""
+    engine.site.out = []
+    engine.discipline.notify(
+        frontier_moved=False, held_moved=True, awaited=awaited, level_moved=False, sent_order=False
+    )
+    return engine.site.out
+
+
+def confirms(effects: list[Effect]) -> int:
+    return sum(isinstance(each, Multicast) and isinstance(each.packet, Confirm) for each in effects)
+
+
+def resting() -> Engine:
+    stage = Stage.born(3, durable=1)
+    stage.run(SECOND)
+    return stage.process("s1").engine
+
+
+def test_when_others_may_wait_for_what_the_disk_has_then_it_is_said_at_once() -> None:
+    engine = resting()
+    assert confirms(synced(engine, awaited=True)) == 1
+    assert Timer.CONFIRM not in engine.site.deadlines
+
+
+def test_when_nobody_waits_for_what_the_disk_has_then_it_is_said_a_little_later() -> None:
+    engine = resting()
+    assert synced(engine, awaited=False) == []
+    due = engine.site.deadlines[Timer.CONFIRM]
+    assert due == engine.site.now + engine.site.config.confirm_ms * MS
+    assert confirms(engine.handle(TimerFired(), due)) == 1
+    assert Timer.CONFIRM not in engine.site.deadlines
+
+
+def test_when_another_packet_has_told_everybody_then_a_confirm_that_was_put_off_is_not_sent() -> None:
+    engine = resting()
+    synced(engine, awaited=False)
+    due = engine.site.deadlines[Timer.CONFIRM]
+    assert not confirms(engine.handle(SubmitRequested((b"its head tells",)), engine.site.now))
+    assert Timer.CONFIRM not in engine.site.deadlines
+    assert not confirms(engine.handle(TimerFired(), due))

@@ -255,8 +255,8 @@ def test_when_a_reply_is_given_twice_then_the_first_stands() -> None:
 
 def test_when_a_view_change_erases_a_place_then_the_call_counts_as_not_delivered() -> None:
     table = CallTable(Config(group="g", founders=("a",)))
-    call = Call(CALLER, BOOT, 1, "c", 0, 0)
-    record, _ = table.note_delivered(call, 9, Level.TOTALLY_ORDERED)
+    record = table.record(CALLER, BOOT, "c")
+    table.note_delivered(record, 1, 9, Level.TOTALLY_ORDERED)
     table.erase_above(9)
     assert list(record.delivered) == [1]
     table.erase_above(8)

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from apps.kv import Event, Limits, Put
-from apps.kv.history import CHANGE_BYTES
+from apps.kv import Event, Limits, Put, history
+from apps.kv.history import CHANGE_BYTES, FORGOTTEN_MAX
 from apps.kv.types import MIB
 from rsm.feeds import Feed
 from tests.apps.kv.kit import Group
@@ -177,3 +177,48 @@ def test_when_much_was_forgotten_then_no_more_is_kept_than_what_is_retained(keys
     assert kept <= 3 * 50
     assert len(changes._changes) <= 50 + 1024
     assert sum(change.entry is not None for change in changes._changes) <= 50
+
+
+def test_when_very_much_is_to_be_forgotten_then_each_command_does_its_share() -> None:
+    group = Group(Limits(history_events_max=1_000_000))
+    store = group.store
+    for number in range(250):
+        group.call(store.txn, [], [Put(b"%d/%d" % (number, each), b"") for each in range(100)], [])
+    assert store.statistics().history_events == 25_000
+    done = group.call(store.compact, 201)
+    assert (done.events, done.more) == (FORGOTTEN_MAX, True)
+    assert done.compacted == store.statistics().compacted == 101
+    assert store.history(b"0/0").compacted == 101
+    done = group.call(store.compact, 201)
+    assert (done.events, done.more, done.compacted) == (10_000, False, 201)
+    assert group.call(store.compact, 201).events == 0
+    assert store.statistics().history_events == 5000
+
+
+def test_when_limits_shrink_by_much_then_the_slots_that_follow_forget_the_rest() -> None:
+    group = Group(Limits(history_events_max=1_000_000))
+    store = group.store
+    for number in range(250):
+        group.call(store.txn, [], [Put(b"%d/%d" % (number, each), b"") for each in range(100)], [])
+    group.call(store.configure, Limits(history_events_max=100))
+    assert store.statistics().history_events == 15_000
+    group.call(store.delete_range, b"", None, 1000)
+    assert store.statistics().history_events == 15_000 + 1000 - FORGOTTEN_MAX, "once in a slot"
+    group.call(store.put, b"a", b"")
+    assert store.statistics().history_events == 1
+    assert group.restored().store.statistics() == store.statistics()
+
+
+def test_when_a_revision_is_larger_than_a_share_then_it_goes_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(history, "FORGOTTEN_MAX", 3)
+    group = Group()
+    for size in (5, 2, 2, 1):
+        group.call(group.store.txn, [], [Put(b"%d" % each, b"") for each in range(size)], [])
+    found = [group.call(group.store.compact, 4) for _ in range(3)]
+    assert [(each.events, each.compacted, each.more) for each in found] == [
+        (5, 1, True),
+        (2, 2, True),
+        (3, 4, False),
+    ]

@@ -2,6 +2,7 @@
 
 from apps.kv import Compare, Limits, LockState, Put
 from apps.kv.store import STEP_MAX
+from rsm.feeds import Feed
 from tests.apps.kv.kit import Group
 
 
@@ -33,6 +34,22 @@ def test_when_a_lock_is_given_back_then_the_first_that_waits_has_it_with_a_large
     assert group.call(store.unlock, b"l", a) == LockState(b"l", b, 8, 1)
     assert group.call(store.unlock, b"l", b) == LockState(b"l", c, 9, 0)
     assert group.call(store.unlock, b"l", c) == LockState(b"l", 0, 0, 0)
+
+
+def test_when_somebody_waits_then_its_turn_is_told_once_it_waits_no_more_and_not_before_it_did() -> None:
+    group, (a, b, c) = with_leases(3)
+    store = group.store
+    group.call(store.lock, b"l", a)
+    assert store.lock_turn(group.now + 1, b"l", b) == Feed([], group.now + 1), "a replica that lags"
+    group.call(store.lock, b"l", b, True)
+    group.call(store.lock, b"l", c, True)
+    queued = group.now
+    assert store.lock_turn(queued, b"l", b) == Feed([], queued)
+    group.call(store.unlock, b"l", a)
+    assert store.lock_turn(queued, b"l", b) == Feed([LockState(b"l", b, group.now, 1)], group.now)
+    assert store.lock_turn(queued, b"l", c) == Feed([], queued)
+    group.call(store.lease_revoke, c)
+    assert store.lock_turn(queued, b"l", c) == Feed([store.lock_of(b"l", c)], group.now)
 
 
 def test_when_somebody_leaves_the_queue_then_the_others_move_up() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from apps.kv import Compare, Limits, Once, Put, Range
+from apps.kv import Compare, Limits, Once, Put, Range, repeats
 from apps.kv.types import DAY_MS
 from tests.apps.kv.kit import Group
 
@@ -99,3 +99,16 @@ def test_when_a_name_is_empty_or_too_long_then_it_is_refused(once: Once) -> None
     group = Group()
     with group.refused("bad_request"):
         group.call(group.store.put, b"k", b"", once=once)
+
+
+def test_when_very_many_are_too_old_then_each_command_forgets_its_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(repeats, "FORGOTTEN_MAX", 3)
+    group = Group(Limits(once_ms=10))
+    for number in range(6):
+        group.call(group.store.put, b"a", b"", once=Once(b"%d" % number, b""))
+    group.wait(10)
+    for left in (4, 2, 3):
+        group.call(group.store.put, b"a", b"", once=Once(b"new %d" % left, b""))
+        assert group.store.statistics().once == left
