@@ -27,6 +27,7 @@ from api.bodies import Gone, has_body, read_body
 from api.cluster import Surveys
 from api.control import Supervisor
 from api.metrics import GONE, Metrics
+from api.origins import Origins
 from api.parts import Parts
 from api.problems import Problem, defect, problem_of
 from api.protocol import CONNECTION
@@ -75,7 +76,10 @@ class Gateway:
             Board(store, metrics, None if settings.demo is None else Supervisor(settings.demo)),
         )
         self._tokens = None if settings.tokens is None else Tokens(settings.tokens)
-        self.keys = hot.Keys(store, settings, self._tokens, self.parts.admission, self.parts.metrics)
+        self._origins = Origins(settings)
+        self.keys = hot.Keys(
+            store, settings, self._tokens, self._origins, self.parts.admission, self.parts.metrics
+        )
         self._web = _web(self.parts, tokens=self._tokens is not None)
         self._show()
         if self._tokens is None and settings.insecure:
@@ -115,6 +119,7 @@ class Gateway:
         noted = _Noted(send)
         headers = hot.headers_of(scope)
         try:
+            self._origins.check(headers)
             if self._tokens is not None and path not in _OPEN:
                 self._tokens.check(headers.get(b"authorization", b""), _right(scope["method"], path))
             if path in _UNCOUNTED:

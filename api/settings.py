@@ -30,6 +30,10 @@ class GatewaySettings(BaseSettings):
     bind: Annotated[str, Field(description="Address and port of HTTP.")] = "127.0.0.1:8080"
     tokens: Annotated[Path | None, Field(description="Who may do what; none: everybody everything.")] = None
     insecure: Annotated[bool, Field(description="Serve others than this machine without tokens.")] = False
+    hosts: Annotated[
+        tuple[str, ...],
+        Field(description="Names it is reached by, on loopback and without tokens; those of a proxy, say."),
+    ] = ()
     tls_cert: Annotated[Path | None, Field(description="Certificate chain, PEM.")] = None
     tls_key: Annotated[Path | None, Field(description="Its private key, PEM.")] = None
     timeout: Annotated[float, Field(gt=0, description="Seconds until a call is given up.")] = 10.0

@@ -109,7 +109,7 @@ def test_when_another_page_sends_an_order_then_it_is_refused(tmp_path: Path, hea
     async def main() -> None:
         async with supervised(tmp_path / "s") as (place, written):
             answer = await place.http.post("/v1/demo/members/replica%201:kill", headers=headers)
-            problem(answer, 403, "forbidden")
+            problem(answer, 403, "foreign_page")
             assert written.asked == []
             for own in ({"origin": place.serving.url}, {"host": "localhost"}, {"host": "[::1]:8080"}):
                 answer = await place.http.post("/v1/demo/members/replica%201:kill", headers=own)
