@@ -1,6 +1,7 @@
 # Everything runs in .venv, which is made on first use. Nothing is installed outside this folder.
 #   PYTHON=python3.12 make setup    use this interpreter
 #   make sim SEEDS=1000             run more seeds
+#   make load FAULTS=1 SHAPE=soak RUN_TIME=30m USERS=40
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -8,6 +9,10 @@ SHELL := /bin/sh
 PYTHON ?=
 SEEDS ?= 200
 JOBS ?= 2
+FAULTS ?=
+SHAPE ?= constant
+RUN_TIME ?= 30s
+USERS ?= 40
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -19,7 +24,7 @@ ifneq ($(shell test -x $(BIN)/python && cat $(STAMP) 2>/dev/null),$(shell pwd -P
 $(STAMP): remake
 endif
 
-.PHONY: help setup demo test check sim clean remake
+.PHONY: help setup demo test check sim load clean remake
 
 help: ## show this list
 	@echo "usage: make TARGET"
@@ -33,6 +38,9 @@ demo: $(STAMP) ## run a key-value store here, until Ctrl-C; without a terminal p
 sim: $(STAMP) ## run the simulator over SEEDS seeds
 	$(BIN)/rsm sim --seeds $(SEEDS)
 
+load: $(STAMP) ## put a store of its own under load, and judge every answer; FAULTS=1 strikes it meanwhile
+	$(BIN)/rsm load --users $(USERS) --run-time $(RUN_TIME) --shape $(SHAPE) $(if $(filter-out 0,$(FAULTS)),--faults)
+
 check: $(STAMP) ## lint, formatting, types, import rules, house rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -44,7 +52,7 @@ test: $(STAMP) ## run the tests, JOBS at a time
 	$(BIN)/pytest -n $(JOBS)
 
 clean: ## remove .venv and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist
+	rm -rf $(VENV) load-report .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist
 
 remake:
 

@@ -101,16 +101,24 @@ class Crew:
         for process in processes:
             await process.wait()
 
+    def pause(self, name: str) -> None:
+        _signal(self.running[name], signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        _signal(self.running[name], signal.SIGCONT)
+
     async def stop(self) -> None:
         """The gateway first, so that nobody is refused by it; then all replicas."""
         self._stopping = True
         if GATEWAY in self.running:
-            await self._end(GATEWAY)
-        await asyncio.gather(*(self._end(name) for name in list(self.running)))
+            await self.end(GATEWAY)
+        await asyncio.gather(*(self.end(name) for name in list(self.running)))
 
-    async def _end(self, name: str) -> None:
+    async def end(self, name: str) -> None:
+        """As an operator would; also one that is paused."""
         process = self.running.pop(name)
         _signal(process, signal.SIGTERM)
+        _signal(process, signal.SIGCONT)
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 await process.wait()
