@@ -52,7 +52,7 @@ test: $(STAMP) ## run the tests, JOBS at a time
 	$(BIN)/pytest -n $(JOBS)
 
 clean: ## remove .venv and caches
-	rm -rf $(VENV) load-report .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist
 
 remake:
 

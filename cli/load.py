@@ -36,6 +36,7 @@ MISSING: Final = 3
 INTERRUPTED: Final = 130
 SITES: Final = 3
 WEB_PORT: Final = 8089
+SHOWN_MAX: Final = 20
 SHAPES: Final = ("constant", "steps", "spike", "soak")
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -279,7 +280,7 @@ def _judged(left: Left, *, as_json: bool, keep: bool) -> int:
         typer.echo((plan.report / RESULT).read_text())
         return code
     _show(result)
-    for problem in [*verdict.wrong, *verdict.unsure]:
+    for problem in [*verdict.wrong[:SHOWN_MAX], *verdict.unsure]:
         messages.print(f"wrong: {problem}", markup=False, style="red")
     if not result.good:
         messages.print(

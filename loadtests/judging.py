@@ -41,7 +41,8 @@ PART_BYTES: Final = 1 << 20  # of records as they are on disk: some twenty thous
 PARTS_MAX: Final = 64
 WINDOW: Final = 200  # operations in a sample
 SEARCH_SHARE: Final = 0.3  # of the time that the rest of a part took goes to samples, and a second
-TOLD_MAX: Final = 20
+TOLD_MAX: Final = 5  # by one check of one part
+KEPT_MAX: Final = 200
 _MODEL: Final = Model(Shown)
 _LINES: Final = msgspec.json.Decoder(Line)
 
@@ -76,7 +77,7 @@ def judge(directory: Path, end_revision: int, observe: Observer, step: Step, see
         verdict.wrong += wrong
         verdict.checked.add(checked)
     step(parts.count, parts.count)
-    verdict.wrong = verdict.wrong[:TOLD_MAX]
+    verdict.wrong = verdict.wrong[:KEPT_MAX]
     return verdict
 
 
@@ -222,18 +223,21 @@ def judge_part(
     began = time.monotonic()
     judged = read(records)
     order = order_of(judged, changes_of(audit))
-    executed, problems = place(judged.asked, judged.refused, order)
+    executed, misplaced = place(judged.asked, judged.refused, order)
     meant = judged.meant
     operations = [each.operation for each in meant]
-    problems += witness(operations, Shown, executed=executed)
-    problems += check_repeats(meant)
     events, effects = replayed(executed)
-    watched, found = check_watch("the audit", audit, events)
-    problems += found
+    watched, missed = check_watch("the audit", audit, events)
+    problems = [
+        *misplaced[:TOLD_MAX],
+        *missed[:TOLD_MAX],
+        *witness(operations, Shown, executed=executed)[:TOLD_MAX],
+        *check_repeats(meant)[:TOLD_MAX],
+    ]
     for watcher, (group, lines) in watches.items():
-        seen, found = check_watch(watcher, lines, [e for e in events if e.key.startswith(group + b"/")])
+        seen, missed = check_watch(watcher, lines, [e for e in events if e.key.startswith(group + b"/")])
         watched += seen
-        problems += found
+        problems += missed[:TOLD_MAX]
     seconds = 1.0 + SEARCH_SHARE * (time.monotonic() - began)
     searched, gave_up, found = search_samples(meant, effects, events, Random(seed), seconds)
     return [*problems, *found], Checked(

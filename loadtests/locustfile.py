@@ -32,7 +32,7 @@ __all__ = ["CasContention", "ReadMostly", "Shape", "Transactions", "WatchFanOut"
 
 HOT_GROUPS = 2
 WATCHED_GROUPS = 4
-STREAM_SECONDS = 5.0
+STREAM_SECONDS = 3.0
 
 
 class ReadMostly(StoreUser):

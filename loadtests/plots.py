@@ -60,6 +60,11 @@ class Scene:
         return seconds / self._unit_s
 
     @property
+    def pad(self) -> float:
+        """Above the first plot, where the words of faults stand."""
+        return 48.0 if 0 < len(self.marks) <= LABELS_MAX else 6.0
+
+    @property
     def end(self) -> float:
         return self.of(self.latencies.seconds)
 
@@ -137,7 +142,7 @@ def _throughput(scene: Scene, axes: Axes) -> None:
     axes.fill_between(_times(scene, slices), rates, color="#264653", alpha=0.12)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("requests/s")
-    axes.set_title("Throughput: answered requests", loc="left", fontsize=10, pad=34 if scene.marks else 6)
+    axes.set_title("Throughput: answered requests", loc="left", fontsize=10, pad=scene.pad)
 
 
 def _waits(scene: Scene, axes: Axes) -> None:
@@ -213,14 +218,13 @@ def _ring(scene: Scene, axes: Axes) -> None:
     if not scene.rings:
         axes.set_title("Ring: the gateway told nothing of it", loc="left", fontsize=10)
         return
-    rings = sorted(scene.rings, key=lambda each: each.at_ns)
-    times = [max(scene.at(each.at_ns), 0.0) for each in rings]
-    sizes = [len(each.ring) for each in rings]
+    times = [max(scene.at(each.at_ns), 0.0) for each in scene.rings]
+    sizes = [len(each.ring) for each in scene.rings]
     axes.step([*times, scene.end], [*sizes, sizes[-1]], where="post", color="#264653", linewidth=1.6)
     during = [(when, size) for when, size in zip(times, sizes, strict=True) if when > 0]
     if during:
         axes.plot(*zip(*during, strict=True), "o", color="#264653", markersize=4)
-    axes.set_ylim(0, max(each.electorate for each in rings) + 0.7)
+    axes.set_ylim(0, max(each.electorate for each in scene.rings) + 0.7)
     words = f"Ring: members that get the token; each dot is a change of the view ({len(during)})"
     axes.set_title(words, loc="left", fontsize=10)
 
@@ -283,9 +287,8 @@ def plot_processes(scene: Scene, samples: Sequence[Sample], path: Path) -> None:
         axes[1].set_ylim(bottom=0)
         axes[0].set_ylabel("megabytes")
         axes[1].set_ylabel("open descriptors")
-        pad = 34 if scene.marks else 6
         words = "Resident memory of each process (a broken line: it was started again)"
-        axes[0].set_title(words, loc="left", fontsize=10, pad=pad)
+        axes[0].set_title(words, loc="left", fontsize=10, pad=scene.pad)
         axes[1].set_title("Open descriptors of each process", loc="left", fontsize=10)
         axes[0].legend(ncols=5, fontsize=8, loc="lower right")
         scene.shade(axes)

@@ -17,7 +17,7 @@ from loadtests.plots import Scene, plot_distribution, plot_processes, plot_run
 from loadtests.records import Kind
 from loadtests.runs import FAULTS, PROCESSES, RINGS, LoadPlan
 from loadtests.trends import WARM_UP, Trend, trend
-from loadtests.watching import Ring, Sample, read_lines
+from loadtests.watching import Sample, read_lines, read_rings
 
 PAGE: Final = "index.html"
 RESULT: Final = "result.json"
@@ -80,7 +80,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 def make_report(plan: LoadPlan, latencies: Latencies, verdict: Verdict) -> Result:
     """Everything of it in ``plan.report``."""
     marks = read_lines(plan.records / FAULTS, Mark)
-    rings = read_lines(plan.records / RINGS, Ring)
+    rings = read_rings(plan.records / RINGS)
     samples = read_lines(plan.records / PROCESSES, Sample)
     result = Result(
         plan=plan,

@@ -191,11 +191,11 @@ class StoreUser(FastHttpUser):
         """With a key to repeat it under, always, as ``delete`` has: locust's client sends PUT and DELETE
         again by itself when a connection breaks."""
         name = self.identity.next()
-        return self.ask(Request(name, "put", (key, self.value(name), expect, mark(name))), name)
+        return self.ask(Request(name, "put", (key, self.value(name), expect, self.key_of(name))), name)
 
     def delete(self, key: bytes, expect: int | None = None) -> Answer:
         name = self.identity.next()
-        return self.ask(Request(name, "delete", (key, expect, mark(name))), name)
+        return self.ask(Request(name, "delete", (key, expect, self.key_of(name))), name)
 
     def add(self, key: bytes) -> Answer:
         """A number that is the request's own: each sum tells what went into it."""
@@ -215,7 +215,11 @@ class StoreUser(FastHttpUser):
 
     def once(self, name: Name) -> bytes | None:
         """POST is sent once by all clients; half of them may be repeated."""
-        return mark(name) if self.rng.random() < 0.5 else None
+        return self.key_of(name) if self.rng.random() < 0.5 else None
+
+    def key_of(self, name: Name) -> bytes:
+        """Under which a request may be repeated; the store remembers those of other runs too."""
+        return b"%s %s" % (mark(name), self.run_of.name.encode())
 
     def ask(self, request: Request, name: Name) -> Answer:
         """Until it is answered, or nothing more may be done about it."""

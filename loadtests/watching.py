@@ -12,6 +12,7 @@ import msgspec
 from bench.errors import BenchError
 
 _PROC: Final = Path("/proc")
+_SAME_NS: Final = 50_000_000
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 T = TypeVar("T")
 
@@ -35,21 +36,32 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Rings:
-    """Views out of what ``/v1/cluster/events`` says, each once."""
+    """Views out of what ``/v1/cluster/events`` says. Each replica tells when it has installed a view; the
+    first one counts, so a view comes again when somebody turns out to have had it earlier."""
 
     def __init__(self) -> None:
-        self._seen: set[str] = set()
+        self._earliest: dict[str, int] = {}
 
     def take(self, cluster: Mapping[str, Any]) -> list[Ring]:
         """A view has the wall clock's time; ours is the monotonic one."""
         offset_s = time.time() - time.monotonic()
         new = []
-        for view in sorted(cluster.get("views", []), key=lambda each: each["slot"]):
-            if view["view"] not in self._seen:
-                self._seen.add(view["view"])
-                at_ns = int((view["at_s"] - offset_s) * 1e9)
+        for view in cluster.get("views", []):
+            at_ns = int((view["at_s"] - offset_s) * 1e9)
+            known = self._earliest.get(view["view"])
+            if known is None or at_ns < known - _SAME_NS:
+                self._earliest[view["view"]] = at_ns
                 new.append(Ring(at_ns, view["view"], view["ring"], len(view["electorate"]), view["why"]))
         return new
+
+
+def read_rings(path: Path) -> list[Ring]:
+    """Each view once, where it was first."""
+    found: dict[str, Ring] = {}
+    for ring in read_lines(path, Ring):
+        if ring.view not in found or ring.at_ns < found[ring.view].at_ns:
+            found[ring.view] = ring
+    return sorted(found.values(), key=lambda ring: ring.at_ns)
 
 
 def sample(pids: Mapping[str, int]) -> list[Sample]:
