@@ -257,7 +257,7 @@ def _judged(left: Left, *, as_json: bool, keep: bool) -> int:
     """The exit code."""
     from loadtests.judging import judge
     from loadtests.latencies import Latencies
-    from loadtests.report import PAGE, RESULT, make_report
+    from loadtests.report import PAGE, RESULT, Seen, result_of, write_report
 
     plan, told = left.plan, left.told
     latencies = Latencies(told.began_ns, told.ended_ns)
@@ -271,7 +271,9 @@ def _judged(left: Left, *, as_json: bool, keep: bool) -> int:
             plan.seed,
         )
         show("writing the report")
-        result = make_report(plan, latencies, verdict)
+        seen = Seen.read(plan.records)
+        result = result_of(plan, latencies, verdict, seen)
+        write_report(result, latencies, seen)
     shutil.rmtree(plan.records / "parts", ignore_errors=True)
     if result.good and not keep:
         shutil.rmtree(plan.records)

@@ -40,7 +40,8 @@ END: Final = b"end"  # the group of the last key, which the audit waits for
 PART_BYTES: Final = 1 << 20  # of records as they are on disk: some twenty thousand
 PARTS_MAX: Final = 64
 WINDOW: Final = 200  # operations in a sample
-SEARCH_SHARE: Final = 0.3  # of the time that the rest of a part took goes to samples, and a second
+SEARCH_SECONDS: Final = 1.0  # for the samples of a part, and
+SEARCH_SHARE: Final = 0.3  # of the time that the rest of it took
 TOLD_MAX: Final = 5  # by one check of one part
 KEPT_MAX: Final = 200
 _MODEL: Final = Model(Shown)
@@ -238,7 +239,7 @@ def judge_part(
         seen, missed = check_watch(watcher, lines, [e for e in events if e.key.startswith(group + b"/")])
         watched += seen
         problems += missed[:TOLD_MAX]
-    seconds = 1.0 + SEARCH_SHARE * (time.monotonic() - began)
+    seconds = SEARCH_SECONDS + SEARCH_SHARE * (time.monotonic() - began)
     searched, gave_up, found = search_samples(meant, effects, events, Random(seed), seconds)
     return [*problems, *found], Checked(
         operations=len(operations),

@@ -1,7 +1,7 @@
 """Counts and waits over time, in HdrHistograms: of the service alone, and from the intended start."""
 
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 from hdrh.histogram import HdrHistogram
@@ -44,12 +44,15 @@ class Row(msgspec.Struct, frozen=True):
     intended_ms: dict[str, float]
 
 
-class Slice(NamedTuple):
-    """``begin_s`` counts from where there is room for the first."""
+class Slice:
+    """``begin_s`` counts from where there is room for the first. ``meant``: requests that should have begun
+    in it."""
 
-    begin_s: float
-    counts: dict[Kind, int]
-    waits: Waits
+    def __init__(self, begin_s: float) -> None:
+        self.begin_s = begin_s
+        self.meant = 0
+        self.counts: dict[Kind, int] = dict.fromkeys(Kind, 0)
+        self.waits = Waits()
 
 
 def width_for(seconds: float) -> int:
@@ -66,9 +69,7 @@ class Latencies:
         self._began_ns = began_ns
         self.first_ns, self.last_ns = ended_ns, began_ns
         count = int(seconds // self.width_s) + 1
-        self.slices = [
-            Slice(float(number * self.width_s), dict.fromkeys(Kind, 0), Waits()) for number in range(count)
-        ]
+        self.slices = [Slice(float(number * self.width_s)) for number in range(count)]
         self.totals: dict[str, Waits] = {}
         self.counts: dict[Kind, int] = dict.fromkeys(Kind, 0)
         self.statuses: dict[int, int] = {}
@@ -79,6 +80,7 @@ class Latencies:
         self.first_ns = min(self.first_ns, record.call_ns)
         self.last_ns = max(self.last_ns, record.return_ns)
         self.counts[kind] += 1
+        self._slice(record.intended_ns).meant += 1
         self._slice(record.return_ns).counts[kind] += 1
         if kind is not Kind.ANSWERED:
             self.statuses[record.status] = self.statuses.get(record.status, 0) + 1

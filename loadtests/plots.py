@@ -138,11 +138,14 @@ def _times(scene: Scene, slices: Sequence[Slice]) -> list[float]:
 def _throughput(scene: Scene, axes: Axes) -> None:
     slices, width = scene.latencies.whole(), scene.latencies.width_s
     rates = [each.counts[Kind.ANSWERED] / width for each in slices]
-    axes.plot(_times(scene, slices), rates, color="#264653", linewidth=1.6)
+    meant = [each.meant / width for each in slices]
+    axes.plot(_times(scene, slices), meant, ":", color="#e76f51", linewidth=1.4, label="meant to begin")
+    axes.plot(_times(scene, slices), rates, color="#264653", linewidth=1.6, label="answered")
     axes.fill_between(_times(scene, slices), rates, color="#264653", alpha=0.12)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("requests/s")
-    axes.set_title("Throughput: answered requests", loc="left", fontsize=10, pad=scene.pad)
+    axes.set_title("Throughput", loc="left", fontsize=10, pad=scene.pad)
+    axes.legend(ncols=2, fontsize=8, loc="lower right")
 
 
 def _waits(scene: Scene, axes: Axes) -> None:

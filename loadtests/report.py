@@ -4,7 +4,7 @@ import base64
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -17,7 +17,7 @@ from loadtests.plots import Scene, plot_distribution, plot_processes, plot_run
 from loadtests.records import Kind
 from loadtests.runs import FAULTS, PROCESSES, RINGS, LoadPlan
 from loadtests.trends import WARM_UP, Trend, trend
-from loadtests.watching import Sample, read_lines, read_rings
+from loadtests.watching import Ring, Sample, read_lines, read_rings
 
 PAGE: Final = "index.html"
 RESULT: Final = "result.json"
@@ -77,35 +77,50 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         return f"RIGHT: {right}{failed}"
 
 
-def make_report(plan: LoadPlan, latencies: Latencies, verdict: Verdict) -> Result:
-    """Everything of it in ``plan.report``."""
-    marks = read_lines(plan.records / FAULTS, Mark)
-    rings = read_rings(plan.records / RINGS)
-    samples = read_lines(plan.records / PROCESSES, Sample)
-    result = Result(
+class Seen(NamedTuple):
+    """What was noted beside the requests."""
+
+    marks: list[Mark]
+    rings: list[Ring]
+    samples: list[Sample]
+
+    @classmethod
+    def read(cls, records: Path) -> "Seen":
+        return cls(
+            read_lines(records / FAULTS, Mark),
+            read_rings(records / RINGS),
+            read_lines(records / PROCESSES, Sample),
+        )
+
+
+def result_of(plan: LoadPlan, latencies: Latencies, verdict: Verdict, seen: Seen) -> Result:
+    return Result(
         plan=plan,
         seconds=round(latencies.seconds, 1),
         counts=latencies.counts,
         statuses=dict(sorted(latencies.statuses.items())),
         rows=latencies.rows(),
         verdict=verdict,
-        faults={fault: count for fault in Fault if (count := sum(mark.fault is fault for mark in marks))},
-        view_changes=sum(ring.at_ns > latencies.first_ns for ring in rings),
+        faults={fault: n for fault in Fault if (n := sum(mark.fault is fault for mark in seen.marks))},
+        view_changes=sum(ring.at_ns > latencies.first_ns for ring in seen.rings),
         stalls_s=stalls(latencies),
-        trends=list(_trends(latencies, samples)),
+        trends=list(_trends(latencies, seen.samples)),
     )
-    scene = Scene(_title(result), latencies, marks, rings)
-    plot_run(scene, plan.report / RUN_PLOT)
-    plot_distribution(scene, plan.report / DISTRIBUTION_PLOT)
-    if samples:
-        plot_processes(scene, samples, plan.report / PROCESSES_PLOT)
-    latencies.write_logs(plan.report)
+
+
+def write_report(result: Result, latencies: Latencies, seen: Seen) -> None:
+    """Everything of it, into ``plan.report``."""
+    report = result.plan.report
+    scene = Scene(_title(result), latencies, seen.marks, seen.rings)
+    plot_run(scene, report / RUN_PLOT)
+    plot_distribution(scene, report / DISTRIBUTION_PLOT)
+    if seen.samples:
+        plot_processes(scene, seen.samples, report / PROCESSES_PLOT)
+    latencies.write_logs(report)
     encoded = msgspec.json.encode(result, enc_hook=str)
-    (plan.report / RESULT).write_bytes(msgspec.json.format(encoded, indent=2) + b"\n")
-    (plan.report / PAGE).write_text(
-        _page(result, _faults_table(marks, latencies), bool(samples)), encoding="utf-8"
-    )
-    return result
+    (report / RESULT).write_bytes(msgspec.json.format(encoded, indent=2) + b"\n")
+    page = _page(result, _faults_table(seen.marks, latencies), bool(seen.samples))
+    (report / PAGE).write_text(page, encoding="utf-8")
 
 
 def _trends(latencies: Latencies, samples: Sequence[Sample]) -> Iterable[Trend]:
@@ -234,14 +249,14 @@ def _latency_table(result: Result) -> str:
 def _checked_table(checked: Checked) -> str:
     rows = [
         ("requests replayed on one machine (witness)", checked.operations),
-        ("  of them acknowledged", checked.acknowledged),
-        ("  of unknown outcome", checked.unknown),
-        ("  sent again under the same Idempotency-Key", checked.repeated),
+        ("of them, acknowledged", checked.acknowledged),
+        ("of them, of unknown outcome", checked.unknown),
+        ("of them, sent again under the same Idempotency-Key", checked.repeated),
         ("refused, and not to be found in any state", checked.refused),
         ("commands in the order", checked.executed),
         ("watch events compared with the replay", checked.watched),
         ("samples searched without timestamps (black box)", checked.searched),
-        ("  given up", checked.gave_up),
+        ("of them, given up", checked.gave_up),
     ]
     return _table(("what", "count"), [(name, f"{count:,}") for name, count in rows])
 
@@ -288,4 +303,8 @@ def _settings(result: Result) -> str:
     statuses = [
         (f"answers with status {status or 'none'}", count) for status, count in result.statuses.items()
     ]
-    return "<h2>Settings</h2>" + _table(("what", "value"), [*rows, *statuses])
+    beside = (
+        '<p>Beside this page: <a href="locust.html">the report of locust</a>, <a href="locust.log">its'
+        f' log</a>, <a href="{RESULT}">everything as JSON</a>.</p>'
+    )
+    return "<h2>Settings</h2>" + _table(("what", "value"), [*rows, *statuses]) + beside

@@ -15,6 +15,11 @@ from loadtests.records import Record
 from tests.loadtests.stories import NUMBER, OTHER, Story, write_run
 
 
+@pytest.fixture(autouse=True)
+def _short_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "SEARCH_SECONDS", 0.2)
+
+
 def judged(
     tmp_path: Path, story: Story, audit: Sequence[Line] | None = None, end: int | None = None, **watches: Any
 ) -> Verdict:
@@ -242,13 +247,13 @@ def busy(requests: int) -> Story:
 def test_when_there_are_many_parts_then_a_lie_in_one_is_found_and_the_others_are_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judging, "PART_BYTES", 4000)
-    story = busy(3000)
+    monkeypatch.setattr(judging, "PART_BYTES", 3000)
+    story = busy(1500)
     steps: list[tuple[int, int]] = []
     write_run(tmp_path, story.records, story.audit())
     verdict = judge(tmp_path, story.next, lambda _: None, lambda *step: steps.append(step))
     assert verdict.wrong == []
-    assert verdict.checked.operations == 3000
+    assert verdict.checked.operations == 1500
     assert steps[-1][0] == steps[-1][1] > 3
     assert verdict.checked.searched > 7
     late = next(record for record in reversed(story.records) if record.method == "get")

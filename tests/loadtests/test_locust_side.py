@@ -1,0 +1,62 @@
+"""What runs in locust's process, which patches the standard library: tried in processes of their own."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.groups import ROOT
+
+
+def told_by(code: str) -> object:
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    return json.loads(done.stdout)
+
+
+def test_shapes_have_their_shape_and_stay_at_its_end_without_a_run_time() -> None:
+    code = """
+import json
+from loadtests.shapes import SHAPES, users_at
+times = [(at, 100.0) for at in (0, 5, 30, 45, 60, 99, 100)] + [(1e6, None)]
+print(json.dumps({name: [users_at(name, *time, 50) for time in times] for name in SHAPES}))
+"""
+    assert told_by(code) == {
+        "constant": [50, 50, 50, 50, 50, 50, None, 50],
+        "steps": [10, 10, 20, 30, 40, 50, None, 50],
+        "spike": [10, 10, 10, 50, 10, 10, None, 10],
+        "soak": [1, 50, 50, 50, 50, 50, None, 50],
+    }
+
+
+def test_who_comes_later_goes_on_with_the_numbers_and_workers_have_their_own() -> None:
+    code = """
+import json
+from loadtests.users import Run
+one = Run("r", None, rate=1, groups=1, value_bytes=1)
+two = Run("r", None, rate=1, groups=1, value_bytes=1, worker=1)
+first = one.enter()
+names = [first.next(), first.next()]
+one.leave(first)
+names += [one.enter().next(), one.enter().next(), two.enter().next()]
+print(json.dumps(names))
+"""
+    assert told_by(code) == [[1, 1], [1, 2], [1, 3], [2, 1], [1001, 1]]
+
+
+@pytest.mark.parametrize("words", [("--list",), ("--show-task-ratio", "--mix", "cas=1,txn=3")])
+def test_the_users_are_found_as_locust_finds_them(words: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "locust", "--config", "loadtests/locust.conf", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    for name in ("CasContention", "Transactions"):
+        assert name in done.stdout
+    if words == ("--list",):
+        assert all(name in done.stdout for name in ("ReadMostly", "WriteHeavy", "WatchFanOut"))
