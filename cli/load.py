@@ -309,8 +309,7 @@ def _show(result: "Result") -> None:
             listed = ", ".join(f"{name} {count:,}" for name, count in counts.items())
             console.print(f"{words}: {listed}", markup=False)
     for trend in result.trends:
-        if trend.flat is not None:
-            slope = f"{trend.per_hour:+,.1f} {trend.unit} an hour"
-            console.print(
-                f"{trend.what}: {trend.middle:,.1f} {trend.unit}, {slope}: {trend.words}", markup=False
-            )
+        if trend.flat is not None or trend.filling:
+            middle = f"{trend.middle:,.1f} {trend.unit}".rstrip()
+            slope = f"{trend.per_hour:+,.1f} {trend.unit}".rstrip()
+            console.print(f"{trend.what}: {middle}, {slope} an hour: {trend.words}", markup=False)

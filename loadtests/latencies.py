@@ -16,6 +16,8 @@ SLICES_MAX: Final = 120
 WIDTHS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600)
 SHOWN: Final = (50.0, 99.0, 99.9)
 SERVICE, INTENDED = "service", "intended"
+READS: Final = frozenset({"get", "listing"})
+NIL: Final = b"\xc0"  # as the last argument of a command: it has no key
 
 
 def histogram() -> HdrHistogram:
@@ -46,11 +48,13 @@ class Row(msgspec.Struct, frozen=True):
 
 class Slice:
     """``begin_s`` counts from where there is room for the first. ``meant``: requests that should have begun
-    in it."""
+    in it. ``changes`` and ``keys``: what the store has to retain of it, changes and Idempotency-Keys."""
 
     def __init__(self, begin_s: float) -> None:
         self.begin_s = begin_s
         self.meant = 0
+        self.changes = 0
+        self.keys = 0
         self.counts: dict[Kind, int] = dict.fromkeys(Kind, 0)
         self.waits = Waits()
 
@@ -85,6 +89,9 @@ class Latencies:
         if kind is not Kind.ANSWERED:
             self.statuses[record.status] = self.statuses.get(record.status, 0) + 1
             return
+        if record.is_success and record.method not in READS:
+            self._slice(record.return_ns).changes += 1
+            self._slice(record.return_ns).keys += record.arguments[-1:] != NIL
         service = record.return_ns - record.call_ns
         intended = record.return_ns - record.intended_ns
         total = self.totals.setdefault(record.method, Waits())
@@ -117,6 +124,15 @@ class Latencies:
             if half <= self.middle_s(each) + 1e-9 and self.middle_s(each) + half <= self.seconds + 1e-9
         ]
         return found or self.slices
+
+    def full_s(self, changes_max: int, keys_max: int) -> float | None:
+        """Since when the store has so much to retain that it forgets as much as comes; None: not yet."""
+        changes = keys = 0
+        for each in self.slices:
+            changes, keys = changes + each.changes, keys + each.keys
+            if changes >= changes_max and keys >= keys_max:
+                return self.middle_s(each)
+        return None
 
     def everything(self) -> Waits:
         everything = Waits()

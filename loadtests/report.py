@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from apps.kv.types import Limits
 from bench.chaos.books import Checked
 from loadtests.faults import Fault, Mark
 from loadtests.judging import Verdict
@@ -124,13 +125,22 @@ def write_report(result: Result, latencies: Latencies, seen: Seen) -> None:
 
 
 def _trends(latencies: Latencies, samples: Sequence[Sample]) -> Iterable[Trend]:
-    run_s = latencies.seconds
+    run_s, limits = latencies.seconds, Limits()
+    full_s = latencies.full_s(limits.history_events_max, limits.once_max)
     for who in sorted({each.who for each in samples}):
         own = [((each.at_ns - latencies.first_ns) / SECOND_NS, each) for each in samples if each.who == who]
         memory = [(at, each.resident_bytes / 1e6) for at, each in own]
         open_now = [(at, float(each.descriptors)) for at, each in own]
         for found in (
-            trend(f"memory of {who}", "MB", memory, run_s, share=0.1, least=8.0),
+            trend(
+                f"memory of {who}",
+                "MB",
+                memory,
+                run_s,
+                share=0.1,
+                least=8.0,
+                full_s=full_s if who.startswith("replica") else 0.0,
+            ),
             trend(f"descriptors of {who}", "", open_now, run_s, share=0.1, least=5.0),
         ):
             if found is not None:
@@ -290,8 +300,9 @@ def _trend_table(trends: Sequence[Trend]) -> str:
         for each in trends
     ]
     note = (
-        f"<p class=note>Behind the first {WARM_UP:.0%} of the run, in which caches and retained history fill"
-        " up; the median of the slopes between all pairs of points.</p>"
+        f"<p class=note>Behind the first {WARM_UP:.0%} of the run, in which caches fill up; replicas, from"
+        " when their retained history and Idempotency-Keys are full (100,000 each, as a rule). The slope is"
+        " the median of those between all pairs of points.</p>"
     )
     titles = ("what", "median", "slope per hour", "growth over this part", "allowed", "")
     return "<h2>Does it grow?</h2>" + _table(titles, rows) + note

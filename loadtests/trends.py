@@ -6,8 +6,8 @@ from typing import Final
 import msgspec
 import numpy as np
 
-WARM_UP: Final = 1 / 3  # of the run: caches, windows and retained history fill up
-SECONDS_MIN: Final = 240.0  # of a run; a shorter one tells nothing
+WARM_UP: Final = 1 / 3  # of the run: caches and windows fill up
+SECONDS_MIN: Final = 180.0  # behind that; a shorter time tells nothing
 POINTS_MIN: Final = 10
 POINTS_MAX: Final = 400
 
@@ -22,21 +22,31 @@ class Trend(msgspec.Struct, frozen=True):
     growth: float
     allowed: float
     flat: bool | None  # None: the run was too short to tell
+    filling: bool = False  # what is retained was not full before the end: it has to grow
 
     @property
     def words(self) -> str:
         if self.flat is None:
-            return "too short to tell"
+            return "still filling up" if self.filling else "too short to tell"
         return "flat" if self.flat else "grows"
 
 
 def trend(
-    what: str, unit: str, points: Sequence[tuple[float, float]], run_s: float, *, share: float, least: float
+    what: str,
+    unit: str,
+    points: Sequence[tuple[float, float]],
+    run_s: float,
+    *,
+    share: float,
+    least: float,
+    full_s: float | None = 0.0,
 ) -> Trend | None:
-    """Of points (seconds, value) behind the warm-up. Grows: by more than ``share`` of the middle value, and
-    more than ``least``. Falling is no harm. The slope is the median of those between all pairs (Theil and
-    Sen), so that a fault here and there does not turn it."""
-    kept = [each for each in points if each[0] >= WARM_UP * run_s]
+    """Of points (seconds, value) behind the warm-up, and behind ``full_s``, since when it has all it will
+    retain (None: not before the end). Grows: by more than ``share`` of the middle value, and more than
+    ``least``. Falling is no harm. The slope is the median of those between all pairs (Theil and Sen), so that
+    a fault here and there does not turn it."""
+    begin = max(WARM_UP * run_s, full_s or 0.0)
+    kept = [each for each in points if each[0] >= begin]
     if len(kept) < POINTS_MIN:
         return None
     kept = kept[:: max(len(kept) // POINTS_MAX, 1)]
@@ -48,5 +58,6 @@ def trend(
     middle = float(np.median(value))
     growth = slope * float(at[-1] - at[0])
     allowed = max(share * middle, least)
-    flat = None if run_s < SECONDS_MIN else growth <= allowed
-    return Trend(what, unit, middle, slope * 3600, growth, allowed, flat)
+    filling = full_s is None
+    flat = None if filling or run_s - begin < SECONDS_MIN else growth <= allowed
+    return Trend(what, unit, middle, slope * 3600, growth, allowed, flat, filling)

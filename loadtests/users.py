@@ -17,6 +17,7 @@ import gevent
 import msgspec
 from locust import FastHttpUser
 from locust.contrib.fasthttp import ResponseContextManager
+from locust.env import Environment
 
 from apps.kv.types import Compare, Operation
 from bench.chaos.http.draws import COUNTER, REGISTERS, Request
@@ -147,6 +148,10 @@ class StoreUser(FastHttpUser):
     connection_timeout = 10.0
     default_headers = _token()
 
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        _send_once(self.client.client.clientpool)
+
     def on_start(self) -> None:
         self.run_of = Current.run
         self.identity = self.run_of.enter()
@@ -188,12 +193,11 @@ class StoreUser(FastHttpUser):
         return self.ask(Request(NOBODY, "listing", (group + b"/",)), self.identity.next())
 
     def put(self, key: bytes, expect: int | None = None) -> Answer:
-        """With a key to repeat it under, always, as ``delete`` has: locust's client sends PUT and DELETE
-        again by itself when a connection breaks."""
         name = self.identity.next()
-        return self.ask(Request(name, "put", (key, self.value(name), expect, self.key_of(name))), name)
+        return self.ask(Request(name, "put", (key, self.value(name), expect, self.once(name))), name)
 
     def delete(self, key: bytes, expect: int | None = None) -> Answer:
+        """With a key to repeat it under, always: nothing else names it."""
         name = self.identity.next()
         return self.ask(Request(name, "delete", (key, expect, self.key_of(name))), name)
 
@@ -214,7 +218,7 @@ class StoreUser(FastHttpUser):
         return self.ask(Request(name, "txn", arguments), name)
 
     def once(self, name: Name) -> bytes | None:
-        """POST is sent once by all clients; half of them may be repeated."""
+        """Half of all requests may be repeated."""
         return self.key_of(name) if self.rng.random() < 0.5 else None
 
     def key_of(self, name: Name) -> bytes:
@@ -304,6 +308,19 @@ class StoreUser(FastHttpUser):
             case _:
                 response.failure(f"HTTP {status}")
         return 0.0
+
+
+def _send_once(pool: Any) -> None:
+    """The client sends PUT and DELETE again by itself when a connection breaks, as often as its pool has
+    connections. A try that nobody has recorded cannot be judged, so there are none: ``ask`` tries again."""
+    get_client = pool.get_client
+
+    def get_client_once(url: Any) -> Any:
+        client = get_client(url)
+        client._connection_pool.size = -1
+        return client
+
+    pool.get_client = get_client_once
 
 
 def _seconds(headers: Any) -> float:

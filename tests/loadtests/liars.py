@@ -118,10 +118,26 @@ class Remembers(Relay):
         return self.answer(200, now, content)
 
 
+class Fails(Relay):
+    """No liar: it refuses some requests for a moment, and loses the answers to others."""
+
+    def carry(self, body: bytes) -> None:
+        if self.path.startswith("/v1/watch") or self.path.startswith("/v1/cluster") or not self.turn():
+            return super().carry(body)
+        if self.counted % (2 * EVERY):
+            headers = {"Retry-After": "0.2", "Content-Type": "application/problem+json"}
+            return self.answer(503, headers, b'{"code": "no_primary", "status": 503}')
+        connection, answer = self.ask(body)
+        answer.read()
+        connection.close()
+        self.close_connection = True
+        return None
+
+
 @contextmanager
 def relaying(kind: type[Relay], endpoint: str) -> Iterator[str]:
     """Its endpoint."""
-    bound = type(kind.__name__, (kind,), {"upstream": urlsplit(endpoint).netloc, "first": {}})
+    bound = type(kind.__name__, (kind,), {"upstream": urlsplit(endpoint).netloc, "first": {}, "counted": 0})
     server = ThreadingHTTPServer(("127.0.0.1", 0), bound)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from cli.main import app
 from tests.cli.demos import Demo, serving
 from tests.cli.groups import ROOT
-from tests.loadtests.liars import Forgets, Relay, Remembers, relaying
+from tests.loadtests.liars import Fails, Forgets, Relay, Remembers, relaying
 
 SHORT = (
     "--users",
@@ -24,7 +24,7 @@ SHORT = (
     "--spawn-rate",
     "50",
     "--run-time",
-    "3s",
+    "2s",
     "--groups",
     "8",
     "--mix",
@@ -100,6 +100,21 @@ def test_when_a_relay_lies_then_the_exit_code_says_so(
     again = CliRunner().invoke(app, ["load", "--judge", str(tmp_path)])
     assert again.exit_code == 1
     assert words in again.output
+
+
+def test_when_requests_are_refused_and_answers_are_lost_then_nothing_is_wrong_and_each_counts_apart(
+    demo: Demo, tmp_path: Path
+) -> None:
+    with relaying(Fails, f"http://127.0.0.1:{demo.port}") as endpoint:
+        done = rsm_load(*SHORT, "--report", tmp_path, "--endpoint", endpoint)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "FAILED: 0 wrong of" in done.stdout
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["verdict"]["wrong"] == result["verdict"]["unsure"] == []
+    assert result["counts"]["pushed back"] > 3
+    assert result["counts"]["unknown"] > 0
+    assert set(result["statuses"]) <= {"503", "0", "-1"}
+    assert "pushed back 503" in (tmp_path / "locust.html").read_text()
 
 
 # -- options ---------------------------------------------------------------------------------------

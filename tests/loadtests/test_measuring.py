@@ -203,6 +203,29 @@ def test_when_it_grows_only_while_it_warms_up_then_it_is_flat() -> None:
     assert flat([(float(at), min(at, 200) * 1.0) for at in range(601)], 600) is True
 
 
+def test_when_what_is_retained_is_not_full_then_growth_is_no_verdict_and_counts_only_behind_that() -> None:
+    growing = [(float(at), min(at, 400) * 1.0) for at in range(601)]
+    assert flat(growing, 600) is False
+    for full_s, told in ((None, "still filling up"), (400.0, "flat"), (500.0, "too short to tell")):
+        found = trend("memory", "MB", growing, 600, share=0.1, least=5.0, full_s=full_s)
+        assert found is not None
+        assert found.words == told
+
+
+def test_since_when_a_store_has_all_it_retains() -> None:
+    latencies = Latencies(0, 10 * SECOND_NS)
+    for second in range(10):
+        at = second * SECOND_NS
+        for arguments in (b"\xa1k", b"\xc0"):
+            made = msgspec.structs.replace(record(call=at, intended=at, back=at + MS), method="put")
+            latencies.note(msgspec.structs.replace(made, arguments=arguments))
+            latencies.note(msgspec.structs.replace(made, arguments=arguments, status=412))
+    assert latencies.full_s(5, 1) == pytest.approx(2.5)
+    assert latencies.full_s(5, 5) == pytest.approx(4.5)
+    assert latencies.full_s(21, 1) is None
+    assert latencies.full_s(1, 11) is None
+
+
 def test_when_faults_make_spikes_then_they_do_not_turn_the_slope() -> None:
     spikes = [(float(at), 1000.0 if at % 7 == 0 else 10.0) for at in range(600)]
     assert flat([*spikes, *((float(at), 1000.0) for at in range(590, 600))], 600) is True
