@@ -78,6 +78,7 @@ ValueBytes = Annotated[int, typer.Option(min=40, max=100_000, help="Size of valu
 Seed = Annotated[int, typer.Option(min=0, help="Of the faults and the samples.")]
 Web = Annotated[bool, typer.Option("--web", help="Locust's page instead of a run by itself; Ctrl-C ends it.")]
 WebPort = Annotated[int, typer.Option(min=1, max=65_535, help="Of locust's page.")]
+Workers = Annotated[int, typer.Option(min=1, max=9, help="Processes of locust that users are spread over.")]
 Keep = Annotated[bool, typer.Option("--keep", help="Keep the records also of a run that went well.")]
 Judge = Annotated[
     Path | None,
@@ -106,19 +107,19 @@ def load(
     seed: Seed = 1,
     web: Web = False,
     web_port: WebPort = WEB_PORT,
+    workers: Workers = 1,
     keep: Keep = False,
     judge: Judge = None,
     as_json: AsJson = False,
 ) -> None:
     """Put a key-value store under the load of many users, and judge every answer.
 
-    Starts three durable replicas and a gateway of its own on 127.0.0.1, with a directory that is removed
-    afterwards, and locust beside them. Users read, write, compare and set, run transactions, and watch. Each
-    has a schedule that slow answers do not move, so that latencies are told from the intended start.
+    Starts three durable replicas and a gateway of its own on 127.0.0.1, and locust beside them. Users read,
+    write, compare and set, run transactions, and watch, each by a schedule that slow answers do not move.
 
     Afterwards every request is replayed on one machine, in the order of timestamps: a lost update, a stale
-    linearizable read, a request carried out twice, a watch with a gap are found. Samples are searched without
-    a look at timestamps. The report is a page (index.html) with plots, beside locust's own.
+    linearizable read, a request carried out twice, a watch with a gap are found. The report is a page with
+    plots (index.html), beside locust's own. docs/loadtests.md has the rest.
 
     The exit code is 0 if every answer was right and none failed that no fault excuses; 1 if one was wrong,
     failed or could not be judged; 2 for a wrong option; 3 without the extra 'load'; 130 after Ctrl-C.
@@ -153,6 +154,7 @@ def load(
             faults=faults,
             sites=None if endpoint else sites,
             web_port=web_port if web else None,
+            workers=workers,
             seed=seed,
             report=report,
         )

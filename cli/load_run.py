@@ -216,6 +216,8 @@ def locust_words(plan: LoadPlan) -> tuple[str, ...]:
         *("--run-name", plan.run, "--records", str(plan.records.resolve())),
         *("--html", str((plan.report / "locust.html").resolve())),
     ]
+    if plan.workers > 1:
+        words += ["--processes", str(plan.workers)]
     if plan.web_port is not None:
         return (*words, "--web-port", str(plan.web_port))
     return (*words, "--headless", "--only-summary", "--run-time", f"{plan.run_time_s:.0f}s")

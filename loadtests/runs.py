@@ -29,6 +29,7 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     faults: bool
     sites: int | None
     web_port: int | None
+    workers: int
     seed: int
     report: Path
 

@@ -58,6 +58,7 @@ def trend(
     middle = float(np.median(value))
     growth = slope * float(at[-1] - at[0])
     allowed = max(share * middle, least)
-    filling = full_s is None
-    flat = None if filling or run_s - begin < SECONDS_MIN else growth <= allowed
+    tells = run_s - begin >= SECONDS_MIN
+    filling = tells and full_s is None
+    flat = growth <= allowed if tells and not filling else None
     return Trend(what, unit, middle, slope * 3600, growth, allowed, flat, filling)

@@ -1,8 +1,11 @@
 """What runs in locust's process, which patches the standard library: tried in processes of their own."""
 
 import json
+import re
 import subprocess
 import sys
+import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +47,32 @@ names += [one.enter().next(), one.enter().next(), two.enter().next()]
 print(json.dumps(names))
 """
     assert told_by(code) == [[1, 1], [1, 2], [1, 3], [2, 1], [1001, 1]]
+
+
+def test_the_class_in_the_document_is_one_of_locust(tmp_path: Path) -> None:
+    document = (ROOT / "docs" / "loadtests.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"(?:^(?:    .*|)\n)+", document, re.MULTILINE)
+    (block,) = (each for each in blocks if "class Sessions" in each)
+    (tmp_path / "mine.py").write_text(textwrap.dedent(block))
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "locust",
+            "-f",
+            str(tmp_path / "mine.py"),
+            "--show-task-ratio",
+            "--shape",
+            "spike",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert "Sessions" in done.stdout
+    assert "ReadMostly" not in done.stdout
 
 
 @pytest.mark.parametrize("words", [("--list",), ("--show-task-ratio", "--mix", "cas=1,txn=3")])

@@ -342,6 +342,7 @@ def planned(report: Path) -> LoadPlan:
         faults=True,
         sites=3,
         web_port=None,
+        workers=1,
         seed=1,
         report=report,
     )
