@@ -40,6 +40,10 @@ Show = Callable[[str], None]
 
 async def run_load(plan: LoadPlan, crew: Crew | None, token: str, show: Show) -> Told:
     """Until locust has ended; all processes are stopped then. What they noted is in ``plan.records``."""
+    main = asyncio.current_task()
+    assert main is not None
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, main.cancel)
     try:
         if crew is not None:
             show(f"starting {len(crew.replicas)} replicas and a gateway")
@@ -133,14 +137,11 @@ class _Run:
 
     async def _ended(self, locust: Process) -> int:
         """With a web page, Ctrl-C is how it ends."""
-        loop = asyncio.get_running_loop()
         if self.plan.web_port is not None:
-            loop.add_signal_handler(signal.SIGINT, _interrupt, locust)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, _interrupt, locust)
         try:
             return await locust.wait()
         finally:
-            if self.plan.web_port is not None:
-                loop.remove_signal_handler(signal.SIGINT)
             if locust.returncode is None:
                 locust.kill()
                 await locust.wait()

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-EVERY = 20  # one of so many is a lie
+EVERY = 10  # one of so many is a lie
 _HOP = frozenset({"connection", "transfer-encoding", "content-length", "host"})
 
 
@@ -75,47 +75,38 @@ class Relay(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
-class Forgets(Relay):
-    """Says that a value was written, and has not written it."""
+class Lies(Relay):
+    """Says that a value was written, and has not written it; answers a read with what it was told when the
+    key was read first, as if that were so now."""
+
+    first: ClassVar[dict[str, tuple[dict[str, str], bytes]]]
 
     def carry(self, body: bytes) -> None:
-        honest = self.command != "PUT" or "If-Match" in self.headers or b":" not in body[:20]
-        if honest or not self.turn():
-            return super().carry(body)
-        connection, answer = self._asked_for_now()
-        slot = int(answer.getheader("x-rsm-timestamp", "0")) + 1
-        connection.close()
-        told = {"key": "?", "revision": slot, "created": slot, "created_now": True, "version": 1}
-        headers = {"ETag": f'"{slot}"', "X-Rsm-Timestamp": str(slot), "Content-Type": "application/json"}
-        return self.answer(201, headers, msgspec.json.encode(told))
+        if self.command == "PUT" and b":" in body[:20] and "If-Match" not in self.headers and self.turn():
+            return self._forget()
+        if self.command == "GET" and self.path.startswith("/v1/kv/"):
+            return self._remember(body)
+        return super().carry(body)
 
-    def _asked_for_now(self) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    def _forget(self) -> None:
         connection = http.client.HTTPConnection(self.upstream, timeout=60)
         connection.request("GET", "/v1/kv/nothing")
-        answer = connection.getresponse()
-        answer.read()
-        return connection, answer
+        slot = int(connection.getresponse().getheader("x-rsm-timestamp", "0")) + 1
+        connection.close()
+        headers = {"ETag": f'"{slot}"', "X-Rsm-Timestamp": str(slot), "Content-Type": "application/json"}
+        self.answer(201, headers, msgspec.json.encode({"revision": slot, "created": slot, "version": 1}))
 
-
-class Remembers(Relay):
-    """Answers a read with what it was told when the key was read first, as if that were so now."""
-
-    first: ClassVar[dict[str, tuple[dict[str, str], bytes]]] = {}
-
-    def carry(self, body: bytes) -> None:
-        if self.command != "GET" or not self.path.startswith("/v1/kv/"):
-            return super().carry(body)
+    def _remember(self, body: bytes) -> None:
         connection, answer = self.ask(body)
         now, content = dict(answer.getheaders()), answer.read()
         connection.close()
-        if answer.status != 200:
-            return self.answer(answer.status, now, content)
-        old, old_content = self.first.setdefault(self.path, (now, content))
-        if self.turn():
-            stamp = {name: value for name, value in now.items() if name.lower() == "x-rsm-timestamp"}
-            kept = {name: value for name, value in old.items() if name.lower() != "x-rsm-timestamp"}
-            now, content = kept | stamp, old_content
-        return self.answer(200, now, content)
+        if answer.status == 200:
+            old, old_content = self.first.setdefault(self.path, (now, content))
+            if self.turn():
+                stamp = {name: value for name, value in now.items() if name.lower() == "x-rsm-timestamp"}
+                kept = {name: value for name, value in old.items() if name.lower() != "x-rsm-timestamp"}
+                now, content = kept | stamp, old_content
+        self.answer(answer.status, now, content)
 
 
 class Fails(Relay):

@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +16,9 @@ from hdrh.log import HistogramLogReader
 from typer.testing import CliRunner
 
 from cli.main import app
-from tests.cli.demos import Demo, serving
+from tests.cli.demos import Demo, runs, serving
 from tests.cli.groups import ROOT
-from tests.loadtests.liars import Fails, Forgets, Relay, Remembers, relaying
+from tests.loadtests.liars import Fails, Lies, relaying
 
 SHORT = (
     "--users",
@@ -30,6 +32,7 @@ SHORT = (
     "--mix",
     "read=4,write=4,cas=2,txn=1,watch=1",
 )
+UNWATCHED = ("--mix", "read=4,write=4,cas=2,txn=2")
 PNG = b"\x89PNG"
 
 
@@ -83,30 +86,30 @@ def logged(path: Path) -> int:
     return int(whole.get_total_count())
 
 
-@pytest.mark.parametrize(
-    ("liar", "words"), [(Forgets, "the audit, behind"), (Remembers, "one machine gives")]
-)
-def test_when_a_relay_lies_then_the_exit_code_says_so(
-    demo: Demo, tmp_path: Path, liar: type[Relay], words: str
-) -> None:
-    with relaying(liar, f"http://127.0.0.1:{demo.port}") as endpoint:
-        done = rsm_load(*SHORT, "--report", tmp_path, "--endpoint", endpoint)
-    said = done.stdout + done.stderr
-    assert done.returncode == 1, said
-    assert words in said
+def test_when_a_relay_lies_then_the_exit_code_says_so(demo: Demo, tmp_path: Path) -> None:
+    with relaying(Lies, f"http://127.0.0.1:{demo.port}") as endpoint:
+        done = rsm_load(*SHORT, *UNWATCHED, "--report", tmp_path, "--endpoint", endpoint)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "WRONG" in done.stdout
     assert "WRONG" in (tmp_path / "index.html").read_text()
+    wrong = json.loads((tmp_path / "result.json").read_text())["verdict"]["wrong"]
+    lost = [each for each in wrong if "the audit" in each and "was to come" in each]
+    stale = [each for each in wrong if each.startswith("get(") and "one machine gives" in each]
+    assert lost, wrong
+    assert stale, wrong
+    assert not list((tmp_path / "records").glob("watch-*"))  # no watchers in this mix
     left = httpx2.get(f"http://127.0.0.1:{demo.port}/v1/kv", params={"prefix": "load-"}).json()
     assert left["items"] == []
     again = CliRunner().invoke(app, ["load", "--judge", str(tmp_path)])
     assert again.exit_code == 1
-    assert words in again.output
+    assert "WRONG" in again.output
 
 
 def test_when_requests_are_refused_and_answers_are_lost_then_nothing_is_wrong_and_each_counts_apart(
     demo: Demo, tmp_path: Path
 ) -> None:
     with relaying(Fails, f"http://127.0.0.1:{demo.port}") as endpoint:
-        done = rsm_load(*SHORT, "--report", tmp_path, "--endpoint", endpoint)
+        done = rsm_load(*SHORT, *UNWATCHED, "--report", tmp_path, "--endpoint", endpoint)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "FAILED: 0 wrong of" in done.stdout
     result = json.loads((tmp_path / "result.json").read_text())
@@ -115,6 +118,28 @@ def test_when_requests_are_refused_and_answers_are_lost_then_nothing_is_wrong_an
     assert result["counts"]["unknown"] > 0
     assert set(result["statuses"]) <= {"503", "0", "-1"}
     assert "pushed back 503" in (tmp_path / "locust.html").read_text()
+
+
+def test_when_it_is_told_to_stop_then_it_takes_all_processes_along(tmp_path: Path) -> None:
+    words = (*SHORT[:4], "--run-time", "60s", "--report", str(tmp_path))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cli.main", "load", *words], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    log = tmp_path / "locust.log"
+    end = time.monotonic() + 60
+    while not (log.exists() and "All users spawned" in log.read_text()) and time.monotonic() < end:
+        time.sleep(0.1)
+    children = children_of(process.pid)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "all processes are stopped" in said
+    assert len(children) == 5  # three replicas, a gateway, locust
+    assert not any(runs(child) for child in children)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 # -- options ---------------------------------------------------------------------------------------

@@ -7,8 +7,6 @@ import sys
 import textwrap
 from pathlib import Path
 
-import pytest
-
 from tests.cli.groups import ROOT
 
 
@@ -75,17 +73,13 @@ def test_the_class_in_the_document_is_one_of_locust(tmp_path: Path) -> None:
     assert "ReadMostly" not in done.stdout
 
 
-@pytest.mark.parametrize("words", [("--list",), ("--show-task-ratio", "--mix", "cas=1,txn=3")])
-def test_the_users_are_found_as_locust_finds_them(words: tuple[str, ...]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "locust", "--config", "loadtests/locust.conf", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    for name in ("CasContention", "Transactions"):
-        assert name in done.stdout
-    if words == ("--list",):
-        assert all(name in done.stdout for name in ("ReadMostly", "WriteHeavy", "WatchFanOut"))
+def test_who_is_in_the_mix_comes_and_nobody_else() -> None:
+    code = """
+import json
+from types import SimpleNamespace
+from loadtests.locustfile import USERS, weigh
+environment = SimpleNamespace(parsed_options=SimpleNamespace(mix="cas=1,txn=3"), user_classes=[])
+weigh(environment)
+print(json.dumps({user.__name__: user.weight for user in environment.user_classes}))
+"""
+    assert told_by(code) == {"CasContention": 1, "Transactions": 3}
