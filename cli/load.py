@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import re
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -37,6 +39,7 @@ INTERRUPTED: Final = 130
 SITES: Final = 3
 WEB_PORT: Final = 8089
 SHOWN_MAX: Final = 20
+LINE_SECONDS: Final = 60.0
 SHAPES: Final = ("constant", "steps", "spike", "soak")
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -244,12 +247,26 @@ def _play(plan: LoadPlan, token: str) -> Left:
 
 @contextmanager
 def _shown() -> Iterator[Show]:
-    """On a terminal, one line that says where it is; else a line for each phase."""
+    """On a terminal, one line that says where it is; else a line for each phase, and every minute."""
+    if not messages.is_terminal:
+        yield _Lines().show
+        return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    progress = Progress(*columns, console=messages, transient=True, disable=not messages.is_terminal)
-    task = progress.add_task("starting")
-    with progress:
+    with Progress(*columns, console=messages, transient=True) as progress:
+        task = progress.add_task("starting")
         yield lambda words: progress.update(task, description=words)
+
+
+class _Lines:
+    def __init__(self) -> None:
+        self._phase = ""
+        self._at = 0.0
+
+    def show(self, words: str) -> None:
+        phase, now = re.split("[,:]", words)[0], time.monotonic()
+        if phase != self._phase or now - self._at >= LINE_SECONDS:
+            self._phase, self._at = phase, now
+            messages.print(words, markup=False)
 
 
 # -- judging -------------------------------------------------------------------------------------

@@ -75,28 +75,29 @@ class Relay(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
-class Lies(Relay):
-    """Says that a value was written, and has not written it; answers a read with what it was told when the
-    key was read first, as if that were so now."""
-
-    first: ClassVar[dict[str, tuple[dict[str, str], bytes]]]
+class Forgets(Relay):
+    """Says that a value was written, and has not written it."""
 
     def carry(self, body: bytes) -> None:
-        if self.command == "PUT" and b":" in body[:20] and "If-Match" not in self.headers and self.turn():
-            return self._forget()
-        if self.command == "GET" and self.path.startswith("/v1/kv/"):
-            return self._remember(body)
-        return super().carry(body)
-
-    def _forget(self) -> None:
+        if self.command != "PUT" or b":" not in body[:20] or "If-Match" in self.headers or not self.turn():
+            return super().carry(body)
         connection = http.client.HTTPConnection(self.upstream, timeout=60)
         connection.request("GET", "/v1/kv/nothing")
         slot = int(connection.getresponse().getheader("x-rsm-timestamp", "0")) + 1
         connection.close()
         headers = {"ETag": f'"{slot}"', "X-Rsm-Timestamp": str(slot), "Content-Type": "application/json"}
-        self.answer(201, headers, msgspec.json.encode({"revision": slot, "created": slot, "version": 1}))
+        told = {"revision": slot, "created": slot, "version": 1}
+        return self.answer(201, headers, msgspec.json.encode(told))
 
-    def _remember(self, body: bytes) -> None:
+
+class Remembers(Relay):
+    """Answers a read with what it was told when the key was read first, as if that were so now."""
+
+    first: ClassVar[dict[str, tuple[dict[str, str], bytes]]]
+
+    def carry(self, body: bytes) -> None:
+        if self.command != "GET" or not self.path.startswith("/v1/kv/"):
+            return super().carry(body)
         connection, answer = self.ask(body)
         now, content = dict(answer.getheaders()), answer.read()
         connection.close()
@@ -106,7 +107,7 @@ class Lies(Relay):
                 stamp = {name: value for name, value in now.items() if name.lower() == "x-rsm-timestamp"}
                 kept = {name: value for name, value in old.items() if name.lower() != "x-rsm-timestamp"}
                 now, content = kept | stamp, old_content
-        self.answer(answer.status, now, content)
+        return self.answer(answer.status, now, content)
 
 
 class Fails(Relay):
