@@ -2,6 +2,7 @@
 #   PYTHON=python3.12 make setup    use this interpreter
 #   make sim SEEDS=1000             run more seeds
 #   make chromium                   install what the browser tests drive (as root)
+#   make load FAULTS=1 SHAPE=soak RUN_TIME=30m USERS=40
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -10,6 +11,10 @@ PYTHON ?=
 SEEDS ?= 200
 JOBS ?= 2
 CHROMIUM ?= /usr/bin/chromium
+FAULTS ?=
+SHAPE ?= constant
+RUN_TIME ?= 30s
+USERS ?= 40
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,7 +26,7 @@ ifneq ($(shell test -x $(BIN)/python && cat $(STAMP) 2>/dev/null),$(shell pwd -P
 $(STAMP): remake
 endif
 
-.PHONY: help setup demo test check sim chromium browser screenshots clean remake
+.PHONY: help setup demo test check sim load chromium browser screenshots clean remake
 
 help: ## show this list
 	@echo "usage: make TARGET"
@@ -34,6 +39,9 @@ demo: $(STAMP) ## run a key-value store here, until Ctrl-C; without a terminal p
 
 sim: $(STAMP) ## run the simulator over SEEDS seeds
 	$(BIN)/rsm sim --seeds $(SEEDS)
+
+load: $(STAMP) ## put a store of its own under load, and judge every answer; FAULTS=1 strikes it meanwhile
+	$(BIN)/rsm load --users $(USERS) --run-time $(RUN_TIME) --shape $(SHAPE) $(if $(filter-out 0,$(FAULTS)),--faults)
 
 check: $(STAMP) ## lint, formatting, types, import rules, house rules
 	$(BIN)/ruff check .

@@ -159,10 +159,11 @@ class Crew:
         """The gateway first, so that nobody is refused by it; then all replicas."""
         self._stopping = True
         if GATEWAY in self.running:
-            await self._end(GATEWAY)
-        await asyncio.gather(*(self._end(name) for name in list(self.running)))
+            await self.end(GATEWAY)
+        await asyncio.gather(*(self.end(name) for name in list(self.running)))
 
-    async def _end(self, name: str) -> None:
+    async def end(self, name: str) -> None:
+        """As an operator would; also one that is paused."""
         process = self.running.pop(name)
         _signal(process, signal.SIGTERM)
         _signal(process, signal.SIGCONT)  # one that is paused hears nothing else
