@@ -94,26 +94,15 @@ def test_when_an_order_is_none_or_for_nobody_then_it_is_refused(tmp_path: Path) 
     play(main())
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"origin": "http://example.test"},
-        {"origin": "null"},
-        {"host": "example.test"},
-        {"host": "example.test:80", "origin": "http://example.test:80"},
-        {"host": "[::2]:80"},
-    ],
-    ids=str,
-)
-def test_when_another_page_sends_an_order_then_it_is_refused(tmp_path: Path, headers: dict[str, str]) -> None:
+def test_when_another_page_sends_an_order_then_it_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with supervised(tmp_path / "s") as (place, written):
-            answer = await place.http.post("/v1/demo/members/replica%201:kill", headers=headers)
-            problem(answer, 403, "foreign_page")
+            order = "/v1/demo/members/replica%201:kill"
+            foreign = {"origin": "http://example.test"}
+            problem(await place.http.post(order, headers=foreign), 403, "foreign_page")
             assert written.asked == []
-            for own in ({"origin": place.serving.url}, {"host": "localhost"}, {"host": "[::1]:8080"}):
-                answer = await place.http.post("/v1/demo/members/replica%201:kill", headers=own)
-                assert answer.status_code == 200, own
+            own = {"origin": place.serving.url}
+            assert (await place.http.post(order, headers=own)).status_code == 200
 
     play(main())
 
