@@ -1,6 +1,8 @@
 # Everything runs in .venv, which is made on first use. Nothing is installed outside this folder.
 #   PYTHON=python3.12 make setup    use this interpreter
 #   make sim SEEDS=1000             run more seeds
+#   make chromium                   install what the browser tests drive (as root)
+#   make load FAULTS=1 SHAPE=soak RUN_TIME=30m USERS=40
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -8,6 +10,11 @@ SHELL := /bin/sh
 PYTHON ?=
 SEEDS ?= 200
 JOBS ?= 2
+CHROMIUM ?= /usr/bin/chromium
+FAULTS ?=
+SHAPE ?= constant
+RUN_TIME ?= 30s
+USERS ?= 40
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -19,7 +26,7 @@ ifneq ($(shell test -x $(BIN)/python && cat $(STAMP) 2>/dev/null),$(shell pwd -P
 $(STAMP): remake
 endif
 
-.PHONY: help setup demo test check sim clean remake
+.PHONY: help setup demo test check sim load chromium browser screenshots clean remake
 
 help: ## show this list
 	@echo "usage: make TARGET"
@@ -33,6 +40,9 @@ demo: $(STAMP) ## run a key-value store here, until Ctrl-C; without a terminal p
 sim: $(STAMP) ## run the simulator over SEEDS seeds
 	$(BIN)/rsm sim --seeds $(SEEDS)
 
+load: $(STAMP) ## put a store of its own under load, and judge every answer; FAULTS=1 strikes it meanwhile
+	$(BIN)/rsm load --users $(USERS) --run-time $(RUN_TIME) --shape $(SHAPE) $(if $(filter-out 0,$(FAULTS)),--faults)
+
 check: $(STAMP) ## lint, formatting, types, import rules, house rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -40,8 +50,21 @@ check: $(STAMP) ## lint, formatting, types, import rules, house rules
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q tests/test_tidy.py
 
-test: $(STAMP) ## run the tests, JOBS at a time
+test: $(STAMP) browser ## run the tests, JOBS at a time
 	$(BIN)/pytest -n $(JOBS)
+
+# A machine that tests for others (CI=true) gets a browser if it is root's to give; a person is told how to get one.
+browser:
+	@if [ -x $(CHROMIUM) ]; then :; \
+	elif [ "$(CI)" = true ] && [ "$$(id -u)" = 0 ]; then $(MAKE) chromium; \
+	else echo "there is no $(CHROMIUM), so the browser tests are skipped; as root: make chromium"; fi
+
+chromium: ## install Debian's chromium for the browser tests, as root
+	apt-get update -q
+	DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends chromium
+
+screenshots: $(STAMP) ## make docs/images/dashboard.png anew, in a browser, from a demo under load
+	$(BIN)/python -m tests.browser.screenshots docs/images
 
 clean: ## remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist

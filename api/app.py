@@ -22,13 +22,16 @@ from starlette.routing import Match
 
 from api import description, hot
 from api.admission import Admission
+from api.board import Board
 from api.bodies import Gone, has_body, read_body
 from api.cluster import Surveys
+from api.control import Supervisor
 from api.metrics import GONE, Metrics
+from api.origins import Origins
 from api.parts import Parts
 from api.problems import Problem, defect, problem_of
 from api.protocol import CONNECTION
-from api.routes import cluster, docs, health, keys, leases, locks, watch
+from api.routes import cluster, dashboard, demo, docs, health, keys, leases, locks, watch
 from api.server import Receive, Scope, Send
 from api.settings import GatewaySettings
 from api.store import Group, Store
@@ -41,15 +44,15 @@ from rsm.logs import logger
 
 log = logger(__name__)
 
-_OPEN: Final = frozenset({b"/livez", b"/readyz", b"/openapi.json"}) | docs.PATHS
+_OPEN: Final = frozenset({b"/livez", b"/readyz", b"/openapi.json"}) | docs.PATHS | dashboard.PATHS
 _UNCOUNTED: Final = _OPEN | {b"/metrics", b"/v1/watch", b"/v1/cluster/events"}
 _DATA: Final = ("kv", "history", "watch", "txn", "counters", "leases", "locks")
 _DATA_PATHS: Final = tuple(f"/v1/{name}".encode() for name in _DATA)
 _DATA_PREFIXES: Final = tuple(path + b"/" for path in _DATA_PATHS)
-_READ_ONLY: Final = frozenset({b"/v1/cluster", b"/v1/cluster/events", b"/metrics"})
+_READ_ONLY: Final = frozenset({b"/v1/cluster", b"/v1/cluster/events", b"/v1/demo", b"/metrics"})
 _NO_ROUTE: Final = "none"
 _WAITING: Final = "/v1/locks"
-_ROUTES: Final = (keys, watch, leases, locks, cluster, health, docs)
+_ROUTES: Final = (keys, watch, leases, locks, cluster, health, docs, dashboard)
 
 
 def create_app(group: Group, settings: GatewaySettings) -> "Gateway":
@@ -61,7 +64,7 @@ class Gateway:
     """The outermost layer of ASGI, with what holds for every request; ``keys`` is beside it."""
 
     def __init__(self, group: Group, settings: GatewaySettings) -> None:
-        store = Store(group, settings.timeout)
+        store, metrics = Store(group, settings.timeout), Metrics()
         self.settings = settings
         self.parts = Parts(
             settings,
@@ -69,10 +72,14 @@ class Gateway:
             Watches(store, settings),
             Surveys(group, settings),
             Admission(settings),
-            Metrics(),
+            metrics,
+            Board(store, metrics, None if settings.demo is None else Supervisor(settings.demo)),
         )
         self._tokens = None if settings.tokens is None else Tokens(settings.tokens)
-        self.keys = hot.Keys(store, settings, self._tokens, self.parts.admission, self.parts.metrics)
+        self._origins = Origins(settings)
+        self.keys = hot.Keys(
+            store, settings, self._tokens, self._origins, self.parts.admission, self.parts.metrics
+        )
         self._web = _web(self.parts, tokens=self._tokens is not None)
         self._show()
         if self._tokens is None and settings.insecure:
@@ -96,6 +103,7 @@ class Gateway:
         """Nothing more is let in, and streams end; what is under way goes on."""
         self.parts.admission.stopping = True
         self.parts.watches.stop()
+        self.parts.board.stop()
         await self.parts.store.stop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -111,6 +119,7 @@ class Gateway:
         noted = _Noted(send)
         headers = hot.headers_of(scope)
         try:
+            self._origins.check(headers)
             if self._tokens is not None and path not in _OPEN:
                 self._tokens.check(headers.get(b"authorization", b""), _right(scope["method"], path))
             if path in _UNCOUNTED:
@@ -203,7 +212,7 @@ def _web(parts: Parts, *, tokens: bool) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.parts = parts
-    for each in _ROUTES:
+    for each in (*_ROUTES, *([] if parts.settings.demo is None else [demo])):
         app.include_router(each.router)
     for kind in (Problem, OrderingError, RsmError, TimeoutError):
         app.add_exception_handler(kind, _failed)
@@ -246,7 +255,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 def _methods(request: Request) -> list[str]:
     found: set[str] = set()
-    for route in (route for each in _ROUTES for route in each.router.routes):
+    for route in (route for each in (*_ROUTES, demo) for route in each.router.routes):
         if isinstance(route, APIRoute) and route.matches(request.scope)[0] is not Match.NONE:
             found |= route.methods or set()
     return sorted(found)

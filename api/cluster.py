@@ -10,10 +10,11 @@ from typing_extensions import TypedDict
 from api.problems import Problem
 from api.settings import GatewaySettings
 from api.store import Group
-from rsm.status import MemberStatus, ReplicaStatus
+from rsm.status import FIRST_SEEN, MemberStatus, ReplicaStatus, ViewStatus
 from rsm.survey import Picture
 
 SURVEY_SECONDS: Final = 5.0
+VIEWS_TOLD: Final = 32
 
 
 class MemberShape(TypedDict):
@@ -124,12 +125,25 @@ def shape_of(picture: Picture, latest: ReplicaStatus) -> ClusterShape:
         "chain": picture.chain,
         "primary": picture.has_majority,
         "view": latest.view,
-        "views": _plain(latest.views),
+        "views": _plain(_views(picture, latest)),
         "members": [_member(each, picture.answer_of(each)) for each in picture.members],
         "token": {"site": latest.token, "address": latest.token_address},
         "locks": _plain(latest.locks),
         "counters": dict(sorted(counters.items())),
     }
+
+
+def _views(picture: Picture, latest: ReplicaStatus) -> list[ViewStatus]:
+    """Who came back has seen the last ones alone, so all who answer are heard; of the same view the one who
+    was there before it knows why it came."""
+    found: dict[tuple[int, ...], ViewStatus] = {}
+    answers = [each for each in picture.answers.values() if each is not None]
+    for each in (each for said in answers if said.chain == latest.chain for each in said.views):
+        place = (*map(int, each.view.split(".")), each.slot)
+        known = found.get(place)
+        if known is None or known.why == FIRST_SEEN:
+            found[place] = each
+    return [found[place] for place in sorted(found)][-VIEWS_TOLD:]
 
 
 def _member(seen: MemberStatus, said: ReplicaStatus | None) -> MemberShape:

@@ -20,6 +20,7 @@ ANY: Final = (
     "bad_request",
     "unauthenticated",
     "forbidden",
+    "foreign_page",
     "too_slow",
     "too_large",
     "overloaded",

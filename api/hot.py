@@ -18,6 +18,7 @@ from api import parameters, schemas
 from api.admission import Admission
 from api.bodies import has_body, said_length, too_large, too_slow
 from api.metrics import GONE, Metrics
+from api.origins import Origins
 from api.parameters import CONSISTENCY, LEASE, QOS, REVISION, TTL, Asked, bad, read_query
 from api.problems import Headers, Problem, defect, lines_of, problem_of, where
 from api.protocol import BoundedProtocol, Exchange
@@ -43,9 +44,11 @@ _WANTED: Final = frozenset(
         b"content-encoding",
         b"content-length",
         b"expect",
+        b"host",
         b"idempotency-key",
         b"if-match",
         b"if-none-match",
+        b"origin",
         b"transfer-encoding",
         b"x-rsm-timestamp",
     }
@@ -127,12 +130,14 @@ class Keys:
         store: Store,
         settings: GatewaySettings,
         tokens: Tokens | None,
+        origins: Origins,
         admission: Admission,
         metrics: Metrics,
     ) -> None:
         self.store = store
         self.settings = settings
         self.tokens = tokens
+        self.origins = origins
         self.admission = admission
         self.metrics = metrics
         self._origins: dict[tuple[str, str], bytes] = {}
@@ -222,6 +227,7 @@ class KeyExchange(Exchange):
         try:
             if self._problem is not None:
                 raise self._problem
+            keys.origins.check(self._headers)
             if keys.tokens is not None:
                 keys.tokens.check(self._headers.get(b"authorization", b""), self.right)
             standing = self._connection.standing

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from itertools import accumulate
-from typing import Final
+from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, Gauge, Metric
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
@@ -14,6 +14,21 @@ from prometheus_client.utils import floatToGoString
 GONE: Final = 499  # in the figures alone: nobody was there to be told
 _BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _BOUNDS: Final = [*map(floatToGoString, (*_BUCKETS, float("inf")))]
+
+
+_READS: Final = frozenset({"GET", "HEAD"})
+_DATA: Final = ("/v1/kv", "/v1/txn", "/v1/counters", "/v1/history", "/v1/leases")
+
+
+class Answered(NamedTuple):
+    """Requests for data so far, but for those that wait on purpose: how many, how many of them came to
+    nothing through no fault of who asked; and of those that read and those that write, how many took no
+    longer than so many seconds."""
+
+    requests: int
+    failed: int
+    reads: dict[float, int]
+    writes: dict[float, int]
 
 
 class _Durations:
@@ -66,6 +81,27 @@ class Metrics(Collector):
             seconds.add_metric(labels, counts, durations.total)
         return [requests, seconds]
 
+    def answered(self) -> Answered:
+        """Read out of what is counted anyway: it costs who asks, not who is answered."""
+        bounds = (*_BUCKETS, float("inf"))
+        took = {True: [0] * len(bounds), False: [0] * len(bounds)}  # by whether it reads
+        for (route, method), durations in self._durations.items():
+            if _is_asked(route):
+                counts = took[method in _READS]
+                for place, count in enumerate(durations.counts):
+                    counts[place] += count
+        requests = failed = 0
+        for (route, _, status), count in self._answers.items():
+            if _is_asked(route):
+                requests += count
+                failed += count if status == 429 or status >= 500 else 0
+        reads, writes = (dict(zip(bounds, accumulate(took[each]), strict=True)) for each in (True, False))
+        return Answered(requests, failed, reads, writes)
+
     def page(self, accept: str) -> tuple[bytes, str]:
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
+
+
+def _is_asked(route: str) -> bool:
+    return route.startswith(_DATA)

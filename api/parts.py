@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from api.admission import Admission
+from api.board import Board
 from api.cluster import Surveys
 from api.hot import headers_of, origin_of
 from api.metrics import Metrics
@@ -26,6 +27,7 @@ class Parts(NamedTuple):
     surveys: Surveys
     admission: Admission
     metrics: Metrics
+    board: Board
 
 
 def parts_of(request: Request) -> Parts:

@@ -36,6 +36,7 @@ KINDS: Final[dict[str, Kind]] = {
     "future": Kind(400, "That revision is still to come"),
     "unauthenticated": Kind(401, "A token is needed"),
     "forbidden": Kind(403, "The token does not allow this"),
+    "foreign_page": Kind(403, "Pages from elsewhere may not ask here"),
     "not_found": Kind(404, "There is nothing at this path"),
     "key_not_found": Kind(404, "The key is not there"),
     "lease_not_found": Kind(404, "There is no such lease"),
@@ -63,6 +64,7 @@ KINDS: Final[dict[str, Kind]] = {
     "defect": Kind(500, "This is a defect of the gateway"),
     "no_primary": Kind(503, "No majority of the group can be reached"),
     "stopping": Kind(503, "The gateway stops"),
+    "no_supervisor": Kind(503, "The demo's supervisor does not answer"),
     "outcome_unknown": Kind(504, "Nobody can tell whether it was carried out"),
 }
 _RETRIED: Final = frozenset({"overloaded", "full", "no_primary", "stopping"})

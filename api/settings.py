@@ -30,6 +30,10 @@ class GatewaySettings(BaseSettings):
     bind: Annotated[str, Field(description="Address and port of HTTP.")] = "127.0.0.1:8080"
     tokens: Annotated[Path | None, Field(description="Who may do what; none: everybody everything.")] = None
     insecure: Annotated[bool, Field(description="Serve others than this machine without tokens.")] = False
+    hosts: Annotated[
+        tuple[str, ...],
+        Field(description="Names it is reached by, on loopback and without tokens; those of a proxy, say."),
+    ] = ()
     tls_cert: Annotated[Path | None, Field(description="Certificate chain, PEM.")] = None
     tls_key: Annotated[Path | None, Field(description="Its private key, PEM.")] = None
     timeout: Annotated[float, Field(gt=0, description="Seconds until a call is given up.")] = 10.0
@@ -49,6 +53,7 @@ class GatewaySettings(BaseSettings):
     watch_events_max: Annotated[int, Field(ge=1, description="Events that wait for a watcher.")] = 1000
     watch_bytes_max: Annotated[int, Field(ge=1, description="Bytes that wait for a watcher.")] = 4 << 20
     survey_ms: Annotated[int, Field(ge=0, description="A survey of the group is that old at most.")] = 200
+    demo: Annotated[Path | None, Field(description="The socket of a demo's supervisor.")] = None
     drain_s: Annotated[int, Field(ge=0, description="A stop waits so long for what is under way.")] = 5
 
     @classmethod
@@ -72,5 +77,9 @@ class GatewaySettings(BaseSettings):
             raise ValueError(
                 f"bind: everybody who reaches {host} could do everything; name a file of tokens, bind to"
                 " 127.0.0.1, or set insecure"
+            )
+        if self.demo is not None and not is_loopback(host):
+            raise ValueError(
+                "demo: whoever stops processes of this machine must come from it; bind to 127.0.0.1"
             )
         return self

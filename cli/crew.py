@@ -12,6 +12,7 @@ from typing import Final
 
 from rich.markup import escape
 
+from api.control import State
 from bench.ports import free_ports
 from cli.replica import write_group
 from ordering.errors import ConfigurationError
@@ -41,6 +42,15 @@ class Crew:
         self._configs = _found(directory, sites, durable=durable)
         self.replicas = [f"replica {number}" for number in range(1, len(self._configs) + 1)]
         self.running: dict[str, Process] = {}
+        self.control: Path | None = None  # where the gateway may ask for the orders below
+        self._addresses = {
+            name: ReplicaConfig.load(path).bind
+            for name, path in zip(self.replicas, self._configs, strict=True)
+        }
+        self._starting: set[str] = set()
+        self._paused: set[str] = set()
+        self._ending: set[str] = set()
+        self._wanted = {name: asyncio.Event() for name in [*self.replicas, GATEWAY]}
         self._stopping = False
 
     @property
@@ -51,19 +61,22 @@ class Crew:
         return ReplicaConfig.load(self._configs[0])
 
     def addresses(self) -> dict[str, str]:
-        return {
-            name: ReplicaConfig.load(path).bind
-            for name, path in zip(self.replicas, self._configs, strict=True)
-        }
+        return self._addresses
 
     def log_of(self, name: str) -> Path:
         return self.directory / f"{name.replace(' ', '-')}.log"
 
     async def start(self, *names: str) -> None:
         """Start all of these, and wait until each is ready."""
-        for name in names:
-            await self._begin(name)
-        await asyncio.gather(*(self._ready(name) for name in names))
+        self._starting.update(names)
+        for gone in (self._paused, self._ending):
+            gone.difference_update(names)
+        try:
+            for name in names:
+                await self._begin(name)
+            await asyncio.gather(*(self._ready(name) for name in names))
+        finally:
+            self._starting.difference_update(names)
 
     async def _begin(self, name: str) -> None:
         with self.log_of(name).open("ab") as log:
@@ -71,9 +84,13 @@ class Crew:
                 *(sys.executable, "-m", "cli.main", *self._words(name)),
                 stdout=PIPE,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+                env={**os.environ, **self._more(name), "PYTHONPATH": str(Path(__file__).parents[1])},
                 start_new_session=True,  # Ctrl-C is for the parent, which stops them in order
             )
+
+    def _more(self, name: str) -> dict[str, str]:
+        is_asked = name == GATEWAY and self.control is not None
+        return {"RSM_GATEWAY_DEMO": str(self.control)} if is_asked else {}
 
     def _words(self, name: str) -> tuple[str, ...]:
         if name == GATEWAY:
@@ -101,16 +118,55 @@ class Crew:
         for process in processes:
             await process.wait()
 
+    # -- orders ----------------------------------------------------------------------------------
+
+    def state_of(self, name: str) -> State:
+        process = self.running.get(name)
+        if process is None or process.returncode is not None:
+            return "down"
+        if name in self._paused:
+            return "paused"
+        if name in self._ending:
+            return "stopping"
+        return "starting" if name in self._starting else "running"
+
+    def pause(self, name: str) -> None:
+        """It stands still, and keeps its memory and its port: nobody can tell that from a slow network."""
+        self._paused.add(name)
+        _signal(self.running[name], signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        self._paused.discard(name)
+        _signal(self.running[name], signal.SIGCONT)
+
+    def strike(self, name: str) -> None:
+        """Kill it, and leave the rest to who looks after it."""
+        self._paused.discard(name)
+        self._ending.add(name)
+        _signal(self.running[name], signal.SIGKILL)
+
+    def restart(self, name: str) -> None:
+        """One that runs is stopped in good order first; one that is down begins at once."""
+        self._wanted[name].set()
+        if self.state_of(name) != "down":
+            self.resume(name)
+            self._ending.add(name)
+            _signal(self.running[name], signal.SIGTERM)
+
+    # -- the end ---------------------------------------------------------------------------------
+
     async def stop(self) -> None:
         """The gateway first, so that nobody is refused by it; then all replicas."""
         self._stopping = True
         if GATEWAY in self.running:
-            await self._end(GATEWAY)
-        await asyncio.gather(*(self._end(name) for name in list(self.running)))
+            await self.end(GATEWAY)
+        await asyncio.gather(*(self.end(name) for name in list(self.running)))
 
-    async def _end(self, name: str) -> None:
+    async def end(self, name: str) -> None:
+        """As an operator would; also one that is paused."""
         process = self.running.pop(name)
         _signal(process, signal.SIGTERM)
+        _signal(process, signal.SIGCONT)  # one that is paused hears nothing else
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 await process.wait()
@@ -120,20 +176,23 @@ class Crew:
             if not isinstance(error, TimeoutError):
                 raise
 
+    # -- looking after ---------------------------------------------------------------------------
+
     async def look_after(self, name: str, tell: Teller, *, restart: bool) -> None:
-        """Until the process is to stay down: say when it goes, and start it again."""
+        """Say when the process goes, and start it again: after a while, or when that is wanted."""
         failures = 0
-        while failures < FAILURES_MAX:
+        while True:
             process = self.running.get(name)
             if process is not None:
                 await process.wait()
                 if self._stopping:
                     return
                 tell(f"[red]{name}[/red] (pid {process.pid}) is gone: {_how(process)}")
-            if not restart:
+            if failures >= FAILURES_MAX:
+                tell(f"{name} stays down; its log is {self.log_of(name)}")
+            elif not restart and not self._wanted[name].is_set():
                 tell(f"{name} stays down (--no-restart)")
-                return
-            await asyncio.sleep(RESTART_SECONDS)
+            await self._is_time(name, RESTART_SECONDS if restart and failures < FAILURES_MAX else None)
             try:
                 await self.start(name)
             except NotStarted as error:
@@ -143,7 +202,12 @@ class Crew:
             else:
                 failures = 0
                 tell(f"[green]{name}[/green] is back (pid {self.running[name].pid}), and has caught up")
-        tell(f"{name} stays down; its log is {self.log_of(name)}")
+
+    async def _is_time(self, name: str, seconds: float | None) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wanted[name].wait()
+        self._wanted[name].clear()
 
 
 def _found(directory: Path, sites: int | None, *, durable: bool) -> list[Path]:

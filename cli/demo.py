@@ -14,6 +14,7 @@ from rich.console import Console
 
 from bench.errors import BenchError
 from bench.ports import free_ports, is_free
+from cli.control import controlled
 from cli.crew import GATEWAY, RESTART_SECONDS, Crew, NotStarted
 from cli.demo_script import play
 from cli.showing import refuse
@@ -58,8 +59,8 @@ def demo(
     ] = None,
 ) -> None:
     """Run a replicated key-value store on this machine: three replicas with
-    disks and a gateway, each a process of its own. Try it with curl, kill a
-    replica, and see that it goes on.
+    disks and a gateway, each a process of its own. Look at its dashboard in a
+    browser, try it with curl, kill a replica, and see that it goes on.
 
     Uses 127.0.0.1 only, and leaves nothing behind but what --dir names. With
     --script it plays a story by itself, on free ports: writes, conflicts, a
@@ -108,6 +109,11 @@ async def _play(crew: Crew, console: Console) -> bool:
 
 
 async def _serve(crew: Crew, console: Console, *, restart: bool) -> bool:
+    async with controlled(crew, restart=restart):
+        return await _until_enough(crew, console, restart=restart)
+
+
+async def _until_enough(crew: Crew, console: Console, *, restart: bool) -> bool:
     """Until somebody says that it is enough; a second time means at once."""
     loop = asyncio.get_running_loop()
     enough = asyncio.Event()
@@ -154,6 +160,7 @@ async def _start(crew: Crew, console: Console) -> None:
 
 
 def _introduce(crew: Crew, console: Console, *, restart: bool) -> None:
+    console.print(f"dashboard: [bold]{crew.endpoint}/[/bold]\n")
     for name, address in crew.addresses().items():
         console.print(f"  {name}  pid {crew.running[name].pid}  {address}")
     console.print(f"  {GATEWAY}    pid {crew.running[GATEWAY].pid}  {crew.endpoint}")

@@ -26,6 +26,7 @@ PLACES: Final = {
     "log": "cli.log:app",
     "snapshot": "cli.snapshot:app",
     "call": "cli.replica:call",
+    "load": "cli.load:load",
     "chaos": "cli.chaos:chaos",
     "explore": "cli.explore:explore",
     "fuzz": "cli.fuzz:fuzz",

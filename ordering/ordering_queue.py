@@ -9,6 +9,7 @@ frontier, a sync point and a hold statement always name the end of a block, and 
 never splits an order. RMP keeps a slot per packet; a block per ACK says the same with less work.
 """
 
+from collections import deque
 from collections.abc import Iterator
 
 from ordering.packets import Batch, Order, Position, Run
@@ -18,6 +19,7 @@ from ordering.views import SiteId, View, ViewId
 
 DEPARTED_MAX = 1024
 DEPARTED_TOLD = 64
+PASSES_KEPT = 32  # the last blocks placed, for who wants to see the token move
 NO_VIEW = View(ViewId(0, 0), (), (), ())
 
 
@@ -70,6 +72,8 @@ class OrderingQueue:
         self.frontier = 0
         self.known_end = 0  # highest slot anyone of this epoch was heard to have
         self.tail: Order | None = None
+        self.placed = 0  # blocks, and with each the token went on
+        self.passes: deque[Order] = deque(maxlen=PASSES_KEPT)
         self.last_real_ts = 0  # end of the last block that orders something
         self.time = 0  # slot time (R14) at the frontier, of that last block, and at the base
         self.real_time = 0
@@ -184,6 +188,8 @@ class OrderingQueue:
         self.frontier = order.last_ts
         self.known_end = max(self.known_end, self.frontier)
         self.tail = order
+        self.placed += 1
+        self.passes.append(order)
         self.time = order.time
         for run in order.runs:
             source = self.sources[run.source]

@@ -64,6 +64,18 @@ class MemberStats(msgspec.Struct, frozen=True):
     silent_ns: int
 
 
+class PassStats(msgspec.Struct, frozen=True):
+    """The token went on: ``orderer`` gave slots ``first_ts`` … ``last_ts`` an order, or led a view change,
+    and named ``next_site``. ``time`` is the block's slot time, the same at every site."""
+
+    epoch: int
+    first_ts: int
+    last_ts: int
+    orderer: SiteId
+    next_site: SiteId
+    time: int
+
+
 class GroupStats(msgspec.Struct, frozen=True):
     """One membership. ``latency`` counts submissions by the time until a majority held all of their
     messages: bucket *i* has those of fewer than 2 to the *i* nanoseconds, and at least half of that."""
@@ -84,6 +96,8 @@ class GroupStats(msgspec.Struct, frozen=True):
     polls: int  # how often the others were asked whether they miss somebody too
     token: SiteId  # who the last block that is here names; 0: nobody yet
     members: tuple[MemberStats, ...]
+    placed: int = 0  # blocks; with each the token went on
+    passes: tuple[PassStats, ...] = ()  # the last ones
 
 
 class DriverStats(msgspec.Struct, frozen=True):
@@ -202,6 +216,11 @@ def group_stats(engine: Engine, tally: Tally, waiting: int) -> GroupStats:
         engine.recovery.polls,
         NO_SITE if site.queue.tail is None else site.queue.tail.next_site,
         () if site.outside else _members(engine),
+        site.queue.placed,
+        tuple(
+            PassStats(each.epoch, each.ts, each.last_ts, each.orderer, each.next_site, each.time)
+            for each in site.queue.passes
+        ),
     )
 
 

@@ -4,12 +4,15 @@ Fields are only ever added, with defaults: replicas of two releases may ask each
 """
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
-from ordering.statistics import GroupStats, MemberStats
+from ordering.statistics import DriverStats, GroupStats, MemberStats, PassStats
 from ordering.views import SiteId, View
 from rsm.executor import Group
+
+FIRST_SEEN: Final = "the first view seen"
 
 
 class Standing(StrEnum):
@@ -83,6 +86,33 @@ class RecordingStatus(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""  # it has stopped
 
 
+class PassStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The token went on: ``source`` gave ``slot`` … ``last`` an order, or led a view change, and named
+    ``target``. ``at_ns`` is the time of the slot, the same at every replica."""
+
+    epoch: int
+    slot: int
+    last: int
+    source: str
+    target: str
+    at_ns: int
+
+
+class TrafficStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What went over the network and the ring, counted from the start; who wants rates asks twice.
+    ``latency`` counts own submissions by the time until a majority held them: bucket *i* has those below 2 to
+    the *i* nanoseconds. ``passes``: how often the token went on; ``path`` has the last ones, newest last."""
+
+    datagrams_in: int = 0
+    datagrams_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    delivered: int = 0  # messages of everybody
+    latency: list[int] = []
+    passes: int = 0
+    path: list[PassStatus] = []
+
+
 class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     """``digest`` is of everything executed up to ``applied``: equal at equal slots. ``age_s``: how long ago a
     majority was last heard here. ``token`` is who the last block that is here names. ``majority`` and
@@ -129,6 +159,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     defects: dict[str, int] = {}
     counters: dict[str, int] = {}
     views: list[ViewStatus] = []  # the last ones, the newest last
+    traffic: TrafficStatus | None = None
 
 
 class Own(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,10 +228,34 @@ def locks_of(view: View | None) -> list[LockStatus]:
     return found
 
 
+def traffic_of(engine: GroupStats | None, driver: DriverStats) -> TrafficStatus:
+    return TrafficStatus(
+        datagrams_in=driver.datagrams_in,
+        datagrams_out=driver.datagrams_out,
+        bytes_in=driver.bytes_in,
+        bytes_out=driver.bytes_out,
+        delivered=0 if engine is None else engine.delivered,
+        latency=[] if engine is None else list(engine.latency),
+        passes=0 if engine is None else engine.placed,
+        path=[] if engine is None else [_pass(each) for each in engine.passes],
+    )
+
+
+def _pass(made: PassStats) -> PassStatus:
+    return PassStatus(
+        epoch=made.epoch,
+        slot=made.first_ts,
+        last=made.last_ts,
+        source=f"{made.orderer:x}",
+        target=f"{made.next_site:x}",
+        at_ns=made.time,
+    )
+
+
 def describe_change(before: View | None, after: View) -> str:
     """Why there is another view, as far as the two tell."""
     if before is None:
-        return "the first view seen"
+        return FIRST_SEEN
     addresses = {member.site: member.address for member in (*before.members, *after.members)}
     was, now = ({m.site: m.boot for m in view.members} for view in (before, after))
     changes = {

@@ -34,26 +34,26 @@ class OrderRefused(RsmError):
         self.code = code
 
 
-async def ask(peer: Peer) -> ReplicaStatus | None:
+async def ask(peer: Peer, patience_s: float = STATUS_SECONDS) -> ReplicaStatus | None:
     try:
-        async with asyncio.timeout(STATUS_SECONDS):
+        async with asyncio.timeout(patience_s):
             return await peer.status()
     except TimeoutError:
         return None
 
 
-async def ask_all(peer_at: PeerAt, addresses: Iterable[str]) -> Answers:
+async def ask_all(peer_at: PeerAt, addresses: Iterable[str], patience_s: float = STATUS_SECONDS) -> Answers:
     addresses = list(addresses)
-    asked = await asyncio.gather(*(ask(peer_at(each)) for each in addresses))
+    asked = await asyncio.gather(*(ask(peer_at(each), patience_s) for each in addresses))
     return dict(zip(addresses, asked, strict=True))
 
 
-async def survey(peer_at: PeerAt, addresses: Iterable[str]) -> "Picture":
+async def survey(peer_at: PeerAt, addresses: Iterable[str], patience_s: float = STATUS_SECONDS) -> "Picture":
     """Everybody at these addresses, and everybody whom those name as a member."""
     found: Answers = {}
     wanted = dict.fromkeys(addresses)
     for _ in range(ROUNDS_MAX):
-        found |= await ask_all(peer_at, wanted)
+        found |= await ask_all(peer_at, wanted, patience_s)
         answers = [each for each in found.values() if each is not None]
         named = dict.fromkeys(member.address for each in answers for member in each.members)
         wanted = {address: None for address in named if address not in found}
@@ -128,9 +128,9 @@ class Surveyor:
     def peer(self, address: str) -> Peer:
         raise NotImplementedError
 
-    async def survey(self) -> Picture:
-        """How everybody in the group stands."""
-        return await survey(self.peer, self.addresses)
+    async def survey(self, patience_s: float = STATUS_SECONDS) -> Picture:
+        """How everybody in the group stands; who does not say so in that time is silent."""
+        return await survey(self.peer, self.addresses, patience_s)
 
     async def remove(self, member: str, timeout: float, *, force: bool = False) -> Outcome:
         """Take a member that is gone for good out of the electorate, or ``OrderRefused``."""

@@ -36,6 +36,7 @@ from rsm.status import (
     describe_change,
     locks_of,
     members_of,
+    traffic_of,
 )
 from rsm.storage.errors import StorageError
 
@@ -251,8 +252,7 @@ class Watch:
         over: "asyncio.Future[None]",
     ) -> ReplicaStatus:
         executor, config = intake.executor, self.config
-        agreed = executor.group
-        view = agreed.view
+        agreed, view = executor.group, executor.group.view
         engine = next((each for each in driver.groups if each.group == config.group), None)
         me = NO_SITE if group is None else group.member.site
         own = Own(
@@ -308,6 +308,7 @@ class Watch:
             defects={_plain(key): count for key, count in executor.defects.items()},
             counters=self._counters(engine, driver),
             views=list(self.views),
+            traffic=traffic_of(engine, driver),
         )
 
     @property

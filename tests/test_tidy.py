@@ -10,7 +10,7 @@ from tests import tidy
 from tests.tidy import Source, Violation
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("ordering", "rsm", "apps", "api", "pipeline", "cli", "bench")
+PACKAGES = ("ordering", "rsm", "apps", "api", "pipeline", "cli", "bench", "loadtests")
 
 Rule = Callable[[Source], Iterator[Violation]]
 CORE_RULES: list[Rule] = [tidy.forbidden_imports, tidy.forbidden_calls, tidy.floats, tidy.set_iteration]

@@ -1,7 +1,5 @@
 """The group itself: who is in it, its log, its snapshots."""
 
-import asyncio
-from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Final, NotRequired
 
 import msgspec
@@ -14,18 +12,16 @@ from api.cluster import ClusterShape
 from api.description import documented, problems
 from api.parameters import FORCE, INT_MAX, LIMIT, Parameter, known, number_of, percent_decoded
 from api.parts import Parts, asked_of, json_answer, parts_of
-from api.problems import Problem, problem_of
+from api.problems import Problem
+from api.protocol import CONNECTION
 from api.routes.watch import STREAM
 from api.streams import EventStream
-from ordering.errors import OrderingError
 from rsm import survey
-from rsm.errors import RsmError
 from rsm.operations import Progress
 
 router = APIRouter(prefix="/v1", tags=["cluster"])
 
 PAGE: Final = 100
-SECONDS_BETWEEN: Final = 1.0
 REMOVAL_SECONDS: Final = 30.0
 AFTER_SLOT: Final = Parameter(
     "since",
@@ -88,7 +84,7 @@ async def cluster(request: Request) -> Response:
 
 @router.get(
     "/cluster/events",
-    summary="The same whenever it changes",
+    summary="The same whenever it changes, and figures of every second",
     status_code=200,
     response_class=EventStream,
     responses={**STREAM, **problems()},
@@ -98,29 +94,14 @@ async def cluster_events(request: Request) -> Response:
     parts = parts_of(request)
     parts.watches.check_room()
     parts.watches.others += 1
+    connection = request.scope.get(CONNECTION)
+    viewer = parts.board.join((lambda: None) if connection is None else connection.abort)
 
     async def leave() -> None:
         parts.watches.others -= 1
+        await parts.board.leave(viewer)
 
-    return EventStream(lambda: _changes(parts), leave)
-
-
-async def _changes(parts: Parts) -> AsyncGenerator[bytes, None]:
-    """Every second at most; a comment if there is nothing to say for long."""
-    loop = asyncio.get_running_loop()
-    before, said_at = b"", loop.time()
-    while not parts.admission.stopping:
-        try:
-            text = b"event: cluster\ndata: %s\n\n" % msgspec.json.encode(await parts.surveys.shape())
-        except (Problem, OrderingError, RsmError, TimeoutError) as error:
-            text = b"event: error\ndata: %s\n\n" % problem_of(error).body()
-        if text != before:
-            before, said_at = text, loop.time()
-            yield text
-        elif loop.time() - said_at > parts.settings.heartbeat_s:
-            said_at = loop.time()
-            yield b": alive\n\n"
-        await asyncio.sleep(SECONDS_BETWEEN)
+    return EventStream(viewer.chunks, leave)
 
 
 @router.post(

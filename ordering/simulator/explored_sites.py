@@ -298,6 +298,8 @@ REDUCED: Final[dict[tuple[str, str], Callable[[Any], Any]]] = {
     ("Site", "config"): _nothing,
     ("Site", "counters"): _nothing,
     ("SlotClock", "placed_at"): _nothing,
+    ("OrderingQueue", "placed"): _nothing,
+    ("OrderingQueue", "passes"): _nothing,
     ("LockRequests", "_expiry"): _nothing,
     ("SelfSuspicion", "_see_no_progress"): _nothing,
     ("SelfSuspicion", "_noticed"): _nothing,

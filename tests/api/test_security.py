@@ -56,6 +56,8 @@ NEEDS = [
     ("GET", "/v1/snapshots", "admin"),
     ("POST", "/v1/snapshots", "admin"),
     ("GET", "/v1/log", "admin"),
+    ("GET", "/v1/demo", "read"),
+    ("POST", "/v1/demo/members/x:kill", "admin"),
     ("GET", "/metrics", "read"),
     ("GET", "/nothing", "admin"),
     ("GET", "/v1/%6bv/k", "admin"),
@@ -231,7 +233,7 @@ def test_when_a_browser_asks_from_elsewhere_then_nothing_is_allowed() -> None:
     async def check(place: Place) -> None:
         headers = {"origin": "http://elsewhere", "access-control-request-method": "PUT"}
         answer = await place.http.request("OPTIONS", "/v1/kv/k", headers=headers)
-        problem(answer, 405, "method_not_allowed")
+        problem(answer, 403, "foreign_page")
         found = await place.http.get("/v1/kv", headers={"origin": "http://elsewhere"})
         for each in (answer, found):
             assert not [name for name in each.headers if name.startswith("access-control")]
@@ -290,3 +292,48 @@ def test_when_something_unforeseen_happens_then_it_is_a_defect_with_a_number_and
             assert caplog.text.count("KeyError: 'a secret'") == 2
 
     play(main())
+
+
+# -- pages of others -----------------------------------------------------------------------------
+
+ASKED = [("GET", "/v1/kv/k"), ("PUT", "/v1/kv/k"), ("POST", "/v1/snapshots"), ("GET", "/v1/cluster")]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://example.test"},
+        {"origin": "null"},
+        {"host": "example.test"},
+        {"host": "example.test:80", "origin": "http://example.test:80"},
+        {"host": "127.0.0.1.example.test"},
+    ],
+    ids=repr,
+)
+def test_when_a_page_of_somebody_else_asks_then_it_is_forbidden(headers: dict[str, str]) -> None:
+    async def test(place: Place) -> None:
+        for method, path in ASKED:
+            problem(await place.http.request(method, path, headers=headers), 403, "foreign_page")
+
+    ask(test)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8080", "[::1]:8080", "[::1]", "kv.example.org"])
+def test_when_it_is_reached_by_a_name_of_its_own_then_it_answers(host: str) -> None:
+    async def test(place: Place) -> None:
+        for method, path in ASKED:
+            for own in ({"host": host}, {"host": host, "origin": f"http://{host}"}):
+                answer = await place.http.request(method, path, headers=own)
+                assert answer.status_code != 403, answer.text
+
+    ask(test, hosts=("kv.example.org",))
+
+
+def test_when_a_token_is_needed_then_names_do_not_matter(tmp_path: Path) -> None:
+    path, headers = token_file(tmp_path)
+
+    async def test(place: Place) -> None:
+        proxied = {**headers["read"], "host": "kv.example.org", "origin": "https://app.example.org"}
+        assert (await place.http.get("/v1/cluster", headers=proxied)).status_code == 200
+
+    ask(test, tokens=path)

@@ -43,8 +43,12 @@ class Demo:
     def pids(self) -> dict[str, int]:
         return {name: int(pid) for name, pid in re.findall(r"(replica \d|gateway) +pid (\d+)", self.shown)}
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
     def key(self, name: str) -> str:
-        return f"http://127.0.0.1:{self.port}/v1/kv/{name}"
+        return f"{self.url}/v1/kv/{name}"
 
     def end(self, how: signal.Signals = signal.SIGINT) -> str:
         self.process.send_signal(how)

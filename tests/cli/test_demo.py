@@ -78,6 +78,49 @@ def test_when_a_replica_is_to_stay_dead_then_it_does_and_nothing_is_left_at_the_
     assert not directory.exists()
 
 
+def state_of(pid: int) -> str:
+    """As the kernel has it: T is stopped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+
+
+def test_when_a_demo_is_told_to_pause_kill_or_restart_a_replica_then_it_does(tmp_path: Path) -> None:
+    with serving("--no-restart", "--dir", tmp_path / "kept") as demo:
+        assert demo.shown.index(f"dashboard: {demo.url}/") < demo.shown.index("replica 1")
+
+        def order(name: str, what: str) -> httpx2.Response:
+            path = f"{demo.url}/v1/demo/members/{name.replace(' ', '%20')}:{what}"
+            return httpx2.post(path, trust_env=False, timeout=30)
+
+        def states() -> dict[str, str]:
+            shape = httpx2.get(f"{demo.url}/v1/demo", trust_env=False, timeout=30).json()
+            assert shape["restart_s"] is None
+            return {each["name"]: each["state"] for each in shape["members"]}
+
+        assert states() == dict.fromkeys(["replica 1", "replica 2", "replica 3"], "running")
+        assert order("replica 2", "pause").status_code == 200
+        until(lambda: state_of(demo.pids["replica 2"]) == "T")
+        assert states()["replica 2"] == "paused"
+        assert order("replica 2", "pause").json()["code"] == "order_refused"
+        assert httpx2.put(demo.key("k"), content=b"v", trust_env=False, timeout=30).status_code == 201
+        assert order("replica 2", "resume").status_code == 200
+        until(lambda: state_of(demo.pids["replica 2"]) != "T")
+        assert order("replica 3", "kill").status_code == 200
+        demo.until("replica 3 stays down (--no-restart)")
+        assert states()["replica 3"] == "down"
+        assert order("replica 3", "kill").json()["code"] == "order_refused"
+        assert order("replica 3", "restart").status_code == 200
+        demo.until("replica 3 is back")
+        assert order("replica 2", "restart").status_code == 200
+        demo.until("replica 2 (pid")  # it was stopped in good order, and is started at once
+        demo.until("replica 2 is back")
+        assert states() == dict.fromkeys(["replica 1", "replica 2", "replica 3"], "running")
+        assert order("gateway", "kill").json()["code"] == "member_not_found"
+        assert order("replica 1", "pause").status_code == 200
+        said = demo.end()  # also of one that hears nothing
+        assert demo.process.returncode == 0
+        assert said.rstrip().endswith("everything is stopped")
+
+
 def test_when_the_port_is_taken_then_the_error_names_the_option() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = rsm("demo", "--serve", "--port", taken.getsockname()[1])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ordering.ordering_queue import OrderingQueue
+from ordering.ordering_queue import PASSES_KEPT, OrderingQueue
 from ordering.packets import Batch, Order, Run
 from ordering.qos import MAJORITY
 from ordering.views import Member, SiteId, View, ViewId
@@ -37,6 +37,19 @@ def add(queue: OrderingQueue, *parts: Batch | Order) -> None:
             queue.add_block(part, HORIZON)
     while queue.next_complete() is not None:
         pass
+
+
+# -- the token's way ----------------------------------------------------------------------------------
+
+
+def test_when_blocks_are_placed_then_the_last_ones_are_kept_for_who_wants_to_see_the_token_move() -> None:
+    blocks = [block(ts) for ts in range(1, PASSES_KEPT + 11)]
+    queue = queue_with(*blocks[:5])
+    assert (queue.placed, list(queue.passes)) == (5, blocks[:5])
+    add(queue, blocks[6])  # it waits for the one before, and the token is not known to have come there
+    assert queue.placed == 5
+    add(queue, *blocks)
+    assert (queue.placed, list(queue.passes)) == (len(blocks), blocks[-PASSES_KEPT:])
 
 
 # -- the frontier --------------------------------------------------------------------------------------

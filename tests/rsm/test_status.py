@@ -3,6 +3,7 @@
 import asyncio
 import stat
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -58,6 +59,17 @@ def test_when_a_replica_is_asked_then_it_knows_itself_and_what_the_others_have_s
             handlers = {lock.address for lock in asked.locks if lock.name == "1"}
             assert handlers == {each.address for each in (one, two, three) if each.status().handler}
             assert asked.received >= asked.held >= asked.applied > 0
+            traffic, sites = asked.traffic, {f"{each.member.site:x}" for each in (one, two, three)}
+            assert traffic is not None
+            assert traffic.datagrams_out > 0
+            assert traffic.bytes_in > traffic.datagrams_in > 0
+            assert sum(traffic.latency) > 0
+            assert traffic.passes >= len(traffic.path) > 0
+            assert {each.source for each in traffic.path} | {each.target for each in traffic.path} <= sites
+            for before, after in pairwise(traffic.path):
+                assert after.slot == before.last + 1
+                assert after.epoch > before.epoch or after.source == before.target
+                assert after.at_ns >= before.at_ns
             assert [each.role for each in asked.members] == [Role.RING] * 3
             mine, *others = sorted(asked.members, key=lambda each: each.site != asked.site)
             assert (mine.applied, mine.state, mine.boot) == (asked.applied, "serving", asked.boot)

@@ -279,7 +279,7 @@ def search_groups(
     for group in drawn:
         if time.monotonic() > end or len(problems) >= _TOLD_MAX:
             break
-        verdict = black_box(_as_cells(groups[group], effects), Cells, states_max=STATES_MAX)
+        verdict = black_box(as_cells(groups[group], effects), Cells, states_max=STATES_MAX)
         searched += 1
         gave_up += verdict.judgement is Judgement.GAVE_UP
         if verdict.judgement is Judgement.VIOLATION:
@@ -291,7 +291,7 @@ def _is_known(asked: Asked) -> bool:
     return asked.operation.outcome is not Outcome.UNKNOWN
 
 
-def _as_cells(asked: Sequence[Asked], effects: Mapping[Name, int]) -> list[Operation]:
+def as_cells(asked: Sequence[Asked], effects: Mapping[Name, int]) -> list[Operation]:
     """The same operations with the marks of their effects; what had none has a mark that nobody can have
     seen. Only what was sent more than once need be remembered by its key."""
     tries: dict[Name, int] = {}

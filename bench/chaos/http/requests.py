@@ -6,10 +6,10 @@ Anything else should never come.
 """
 
 import base64
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote
 
-import httpx2
 import msgspec
 
 from apps.kv.types import ABSENT, PRESENT, Add, Compare, Delete, Get, Operation, Put
@@ -23,6 +23,22 @@ TIMESTAMP: Final = "x-rsm-timestamp"
 _REFUSED: Final = frozenset({429, 503})
 _UNKNOWN: Final = 504
 _ANSWERS: Final = frozenset({"conflict", "not_a_number"})
+
+
+class Answer(Protocol):
+    """What of an answer counts, whoever got it. Names of headers are in small letters."""
+
+    @property
+    def status_code(self) -> int: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    @property
+    def content(self) -> bytes: ...
+
+    @property
+    def is_success(self) -> bool: ...
 
 
 class Sent(NamedTuple):
@@ -96,7 +112,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
 # -- and back ------------------------------------------------------------------------------------
 
 
-def told(request: Request, answer: httpx2.Response) -> Told:
+def told(request: Request, answer: Answer) -> Told:
     status, code = answer.status_code, _code(answer)
     if status in _REFUSED:
         return Told(Ended.REFUSED, why=f"{status} {code}")
@@ -121,7 +137,7 @@ def _wrong(kind: str, words: str) -> Told:
     return Told(Ended.FAILED, 0, envelope.encode_reply(envelope.FailedReply(kind, words)), f"{kind} {words}")
 
 
-def _code(answer: httpx2.Response) -> str:
+def _code(answer: Answer) -> str:
     if "problem+json" not in answer.headers.get("content-type", ""):
         return ""
     try:
@@ -130,7 +146,7 @@ def _code(answer: httpx2.Response) -> str:
         return "an unreadable problem"
 
 
-def _value(request: Request, answer: httpx2.Response) -> Any:
+def _value(request: Request, answer: Answer) -> Any:
     """The answer as ``Shown`` gives it; what contradicts itself raises."""
     missing = answer.status_code == 404
     match request.method:
@@ -157,11 +173,11 @@ def _value(request: Request, answer: httpx2.Response) -> Any:
             return _transacted(request, found)
 
 
-def _tag(answer: httpx2.Response) -> int:
+def _tag(answer: Answer) -> int:
     return int(answer.headers["etag"].strip('"'))
 
 
-def _entry(key: bytes, answer: httpx2.Response) -> Line:
+def _entry(key: bytes, answer: Answer) -> Line:
     headers = answer.headers
     return key, answer.content, _tag(answer), int(headers["x-rsm-created"]), int(headers["x-rsm-version"])
 

@@ -86,9 +86,20 @@ def _event(fields: dict[str, str]) -> Got:
 class Watcher:
     """Begins at the gateway that is its own. It goes on behind the last id that it got."""
 
-    def __init__(self, client: httpx2.AsyncClient, gateways: Sequence[str], own: int, notes: Path) -> None:
+    def __init__(
+        self,
+        client: httpx2.AsyncClient,
+        gateways: Sequence[str],
+        own: int,
+        notes: Path,
+        *,
+        prefix: str = "",
+        silence_seconds: float = SILENCE_SECONDS,
+    ) -> None:
         self._client = client
         self._gateways = gateways
+        self._prefix = prefix
+        self._silence_seconds = silence_seconds
         self._at = own
         self._file = os.open(notes, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
         self._last = -1
@@ -130,14 +141,14 @@ class Watcher:
         since, headers = self._last, {"Accept": "text/event-stream"}
         if since >= 0:
             headers["Last-Event-ID"] = str(since)
-        url = f"{self._gateways[gateway]}/v1/watch?prefix="
+        url = f"{self._gateways[gateway]}/v1/watch?prefix={self._prefix}"
         async with self._client.stream("GET", url, headers=headers) as answer:
             if not answer.is_success:
                 self._write(Broke(f"HTTP {answer.status_code} {(await answer.aread()).decode()}"))
                 return
             self._write(Opened(gateway, since))
             parser = Parser()
-            async for line in _in_time(answer.aiter_lines()):
+            async for line in _in_time(answer.aiter_lines(), self._silence_seconds):
                 event = parser.feed(line)
                 if event is not None:
                     self._take(event)
@@ -150,10 +161,10 @@ class Watcher:
             self._moved.set()
 
 
-async def _in_time(lines: AsyncIterator[str]) -> AsyncIterator[str]:
+async def _in_time(lines: AsyncIterator[str], seconds: float) -> AsyncIterator[str]:
     """A gateway gives a sign of life in time, or is gone."""
     while True:
-        async with asyncio.timeout(SILENCE_SECONDS):
+        async with asyncio.timeout(seconds):
             try:
                 line = await anext(lines)
             except StopAsyncIteration:
