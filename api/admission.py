@@ -91,6 +91,7 @@ class Admission:
         self.waiting = 0
         self.held = 0
         self.stopping = False
+        self._stopped = asyncio.Event()
 
     @property
     def under_way(self) -> int:
@@ -128,6 +129,11 @@ class Admission:
             self._concurrency.under_way += 1
             self.waiting -= 1
 
+    def stop(self) -> None:
+        """Nobody is let in any more, and who is held back is told."""
+        self.stopping = True
+        self._stopped.set()
+
     def check_stopping(self) -> None:
         if self.stopping:
             raise _stopping()
@@ -142,15 +148,19 @@ class Admission:
         if seconds:
             self.held += 1
             try:
-                await asyncio.sleep(seconds)
+                async with asyncio.timeout(seconds):
+                    await self._stopped.wait()
+                return _stopping()
+            except TimeoutError:
+                return _Busy(ceil(RETRY_S))
             finally:
                 self.held -= 1
-            return _Busy(ceil(RETRY_S))
         return _Busy(ceil(standing.until - self._clock()))
 
     def refuse(self, standing: Standing) -> float:
         """For how long the answer is held back; 0: it is told at once."""
         now = self._clock()
+        self._concurrency.refused(now)
         was_early = now < standing.until
         if was_early and not standing.is_due:
             seconds = standing.until - now

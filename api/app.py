@@ -101,7 +101,7 @@ class Gateway:
 
     async def stop(self) -> None:
         """Nothing more is let in, and streams end; what is under way goes on."""
-        self.parts.admission.stopping = True
+        self.parts.admission.stop()
         self.parts.watches.stop()
         self.parts.board.stop()
         await self.parts.store.stop()
@@ -187,7 +187,7 @@ async def _send_problem(send: Send, problem: Problem) -> int:
 def _kind(scope: Scope, status: int) -> str | None:
     """Those of one route are alike. What failed, or may have waited for a lock, took no time of its own."""
     path: str = getattr(scope.get("route"), "path", _NO_ROUTE)
-    return None if status >= 400 or path.startswith(_WAITING) else f"{scope['method']} {path}"
+    return None if not 0 < status < 400 or path.startswith(_WAITING) else f"{scope['method']} {path}"
 
 
 def _right(method: str, path: bytes) -> Right:

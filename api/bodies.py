@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Mapping
 
-from api.parameters import number_of
 from api.problems import Problem
 from api.server import Receive
 from api.settings import GatewaySettings
@@ -18,8 +17,9 @@ def has_body(headers: Mapping[bytes, bytes]) -> bool:
 
 
 def said_length(headers: Mapping[bytes, bytes]) -> int:
-    """0 if nothing is said."""
-    return number_of(headers.get(b"content-length", b"0"), 0)
+    """0 if nothing is said. The parser has seen to it that these are digits of a number, with blanks
+    around them, and zeros before them, as many as a head has room for."""
+    return int(headers.get(b"content-length", b"").strip().lstrip(b"0") or b"0")
 
 
 async def read_body(

@@ -97,6 +97,11 @@ class Concurrency:
             elif self._finished >= ROUNDS * self._limit:
                 self._step(now)
 
+    def refused(self, now: float) -> None:
+        """Somebody was. A probe ends also where those that are let in stay for long."""
+        if self._probing_until:
+            self._probe(now)
+
     def _judge(self, kind: str, seconds: float, *, is_light: bool) -> None:
         base = self._bases.get(kind)
         if base is None:

@@ -253,7 +253,9 @@ class KeyExchange(Exchange):
     def lost(self) -> None:
         """A call goes on, and its place is taken until it ends; the connection's clock has stopped."""
         self._is_lost = True
-        if self._begun is not None:
+        if self._pending is not None:
+            self._pending.cancel()
+        elif self._begun is not None:
             self._connection.loop.call_later(self._keys.store.timeout, self.late)
 
     def broken(self, problem: Problem) -> None:
@@ -296,12 +298,22 @@ class KeyExchange(Exchange):
 
     def _refused(self, pending: asyncio.Future[Problem]) -> None:
         self._pending = None
-        self.fail(pending.exception() or pending.result())
+        if pending.cancelled():
+            self._left()
+        else:
+            self.fail(pending.exception() or pending.result())
+
+    def _left(self) -> None:
+        """Nobody is there any more."""
+        self._is_lost = True
+        self._answer(GONE, b"")
 
     def _wait_for(self, begun: BegunCommand[Any] | BegunQuery[Any]) -> None:
         self._begun = begun
         begun.future.add_done_callback(self._called)
-        if not begun.has_clock:
+        if begun.has_clock:
+            self._connection.wait_no_more()
+        else:
             self._connection.wait_for_answer(self._keys.store.timeout)
 
     def _called(self, future: asyncio.Future[Any]) -> None:
@@ -320,6 +332,8 @@ class KeyExchange(Exchange):
             self.fail(error)
 
     def _answer(self, status: int, head: bytes, body: bytes = b"") -> None:
+        if self.response_complete:  # what failed was to say it
+            return
         keys = self._keys
         self._begun = None
         seconds = perf_counter() - self._began
@@ -353,8 +367,8 @@ class _Read(KeyExchange):
 
     def _reached(self, after: int, pending: asyncio.Future[None]) -> None:
         self._pending = None
-        if self._is_lost:
-            self._answer(GONE, b"")
+        if self._is_lost or pending.cancelled():
+            self._left()
             return
         why = pending.exception()
         if why is not None:
@@ -420,6 +434,8 @@ class _Put(KeyExchange):
         self._expect = _condition(headers)
         if headers.get(b"content-encoding", b"identity") != b"identity":
             raise Problem("unsupported_media_type", "Content-Encoding: send the value as it is to be kept")
+        if headers.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
+            raise Problem("unsupported_media_type", "Transfer-Encoding: send the value chunked, and no more")
         most = self._keys.store.limits.value_bytes_max
         if max(said_length(headers), self._size) > most:
             raise too_large(most)
@@ -432,13 +448,18 @@ class _Put(KeyExchange):
             self._connection.ask_for_body()
 
     def take(self, body: bytes) -> bool:
-        self._pieces.append(body)
+        if self._began and not self.body_due:  # it is refused, and will be told so
+            return False
         self._size += len(body)
+        most = self._keys.store.limits.value_bytes_max
+        if self._size > most:
+            self._pieces.clear()
+            if self.body_due:
+                self.fail(too_large(most))
+            return False
+        self._pieces.append(body)
         if self.body_due:
             self.body_due = self._arrives_by + self._size / self._keys.settings.body_bytes_per_s_min
-            most = self._keys.store.limits.value_bytes_max
-            if self._size > most:
-                self.fail(too_large(most))
         return True
 
     def end(self) -> None:
@@ -457,7 +478,7 @@ class _Put(KeyExchange):
     def lost(self) -> None:
         super().lost()
         if self.body_due:
-            self._answer(GONE, b"")
+            self._left()
 
     def _put(self) -> None:
         self.body_due = 0.0

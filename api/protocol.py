@@ -15,6 +15,7 @@ it looks how long there is still to wait.
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 
 import httptools
@@ -29,6 +30,7 @@ LINGER_SECONDS: Final = 5.0
 CONNECTION: Final = "rsm.connection"  # in the scope of a request
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CLOSE: Final = b"connection: close\r\n\r\n"
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
 
 # What a connection waits for.
 _NOTHING, _IDLE, _HEAD, _LINGER, _EXCHANGE = range(5)
@@ -135,6 +137,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._lingered = 0
         self._is_leaving = False
         self._is_deaf = False  # what comes cannot be read
+        self._has_left_body = False  # the parser: it comes as if it were another protocol's
         self._has_begun = False  # a request, in this turn of the loop
         self._awaited = _NOTHING
         self._due = 0.0
@@ -176,8 +179,8 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._has_begun = False
         self._unread += len(data)
-        super().data_received(data)
-        if self._is_over():
+        self._feed(data)
+        if self._is_over() or self.transport.is_closing():
             return
         if self._unread > self.bounds.head_bytes_max:
             self._break_off(self._head_too_large())
@@ -185,6 +188,29 @@ class BoundedProtocol(HttpToolsProtocol):
             self._watch_body()
         elif self._has_head_begun and self._awaited != _HEAD and not self._is_under_way():
             self._wait(self.bounds.head_s, _HEAD)
+
+    def _feed(self, data: bytes) -> None:
+        """To the parser, which stops behind each request that asks for another protocol, and leaves its body
+        to that. It goes on with this one."""
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+                if self._has_left_body:
+                    self._read_body_again()
+            except httptools.HttpParserError:
+                self.send_400_response("")
+                return
+
+    def _read_body_again(self) -> None:
+        """By a parser that has seen how long the body is, and nothing of an upgrade."""
+        lines = lines_of([header for header in self.headers if header[0] in _FRAMING])
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.parser.feed_data(b"PUT / HTTP/1.1\r\n%s\r\n" % lines)  # nothing of it is heard
+        self._has_left_body = False
 
     def _is_over(self) -> bool:
         """Whether what comes is not looked at any more."""
@@ -209,6 +235,8 @@ class BoundedProtocol(HttpToolsProtocol):
     # -- the parser's side -----------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
+        if self._has_left_body:
+            return
         self._has_head_begun = True
         self.url = b""
         self.headers = []
@@ -218,6 +246,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
+        if self._has_left_body:
+            return
+        if self._is_leaving or self.transport.is_closing():
+            raise ValueError("the request before it was the last")  # the parser ends
         if self._unread > self.bounds.head_bytes_max:
             size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
             if size > self.bounds.head_bytes_max:
@@ -225,6 +257,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unread = 0
         self._in_head = False
         self._lingered = 0
+        self._has_left_body = self.parser.should_upgrade() and _says_body(self.headers)
         if self._awaited <= _HEAD:
             self._awaited = _NOTHING
         url = httptools.parse_url(self.url)
@@ -259,6 +292,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._unread = 0
+        if self.pipeline:  # it is of one that waits; who is before it may have asked to go on reading
+            self.flow.pause_reading()
         cycle = self.cycle
         if cycle.response_complete:
             self._throw_away(body)
@@ -273,15 +308,20 @@ class BoundedProtocol(HttpToolsProtocol):
             self.abort()
 
     def on_message_complete(self) -> None:
+        if self._has_left_body:
+            return
         self._in_head = True
         self._has_head_begun = False
         self._unread = 0
         cycle = self.cycle
+        if isinstance(cycle, Exchange):
+            cycle.is_complete_request = True
+        else:
+            cycle.more_body = False
         if cycle.response_complete:
             if not self._is_leaving:
                 self._wait(self.timeout_keep_alive, _IDLE)
         elif isinstance(cycle, Exchange):
-            cycle.is_complete_request = True
             cycle.end()
         else:
             super().on_message_complete()
@@ -317,6 +357,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _begin(self, cycle: Any, app: Any) -> None:
         self._has_begun = True
+        self._awaited = _NOTHING  # the next head has its time when this one is answered
         self._current = cycle
         if isinstance(cycle, Exchange):
             cycle.begin()
@@ -347,6 +388,10 @@ class BoundedProtocol(HttpToolsProtocol):
         """``late`` is called if there is none by then."""
         self._wait(seconds, _EXCHANGE)
 
+    def wait_no_more(self) -> None:
+        """Whoever answers has a clock."""
+        self._awaited = _NOTHING
+
     def respond(self, exchange: Exchange, status: int, head: bytes, body: bytes) -> None:
         """``head`` are lines. All of it is one write."""
         exchange.response_complete = True
@@ -366,6 +411,8 @@ class BoundedProtocol(HttpToolsProtocol):
     # -- ends ------------------------------------------------------------------------------------
 
     def send_400_response(self, msg: str) -> None:
+        if self._is_leaving or self.transport.is_closing():
+            return
         if self._in_head and self._unread > self.bounds.head_bytes_max:
             self._break_off(self._head_too_large())
         else:
@@ -382,15 +429,22 @@ class BoundedProtocol(HttpToolsProtocol):
         """What comes cannot be read. What came before it is still answered, and is the last; so is a request
         whose body it is."""
         newest = self.cycle
-        if newest is None or newest.response_complete:
+        if newest is None:
             self._refuse(problem)
+            return
+        is_body = not newest.is_complete_request if isinstance(newest, Exchange) else newest.more_body
+        if newest.response_complete:
+            if is_body:  # of a request that has its answer
+                self.hang_up()
+            else:
+                self._refuse(problem)
             return
         self._is_deaf = True
         newest.keep_alive = False
         if isinstance(newest, Exchange):
-            if not newest.is_complete_request:
+            if is_body:
                 newest.broken(problem)
-        elif newest.more_body:
+        elif is_body:
             self.hang_up()
         else:
             newest.transport = cast(asyncio.Transport, _Leaving(self.transport, self.hang_up))
@@ -421,7 +475,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_leaving = True
         self.flow.resume_reading()
         if self.transport.can_write_eof():
-            self.transport.write_eof()
+            with suppress(OSError):  # it was reset just now
+                self.transport.write_eof()
         self._wait(LINGER_SECONDS, _LINGER)
 
     # -- time ------------------------------------------------------------------------------------
@@ -459,6 +514,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
         else:
             self.abort()
+
+
+def _says_body(headers: Headers) -> bool:
+    return any(name in _FRAMING and value.strip(b" \t0") for name, value in headers)
 
 
 def expects_continue(headers: Headers) -> bool:

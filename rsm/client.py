@@ -210,8 +210,9 @@ class Client(Surveyor, Generic[M]):
         return self._loop.create_task(self._query(message, consistency, after))
 
     def _ask_otherwise(self, future: "asyncio.Future[Reading]", wanted: ReadWanted, lost: LinkLost) -> None:
+        """What was seen is not missed there either (``_linked``), in the chain that is then."""
         asking = self._loop.create_task(
-            self._query(wanted.message, wanted.consistency, wanted.after, broken=lost.is_broken)
+            self._query(wanted.message, wanted.consistency, 0, broken=lost.is_broken)
         )
 
         def told(_: object) -> None:

@@ -98,27 +98,34 @@ async def _wait(request: Request, queued: Result[LockState], lease: int, seconds
     """In the queue. The group tells when it is over (``lock_turn``), so nobody asks meanwhile. A request
     that waits does not count among those that are under way."""
     parts, name = parts_of(request), queued.value.name
-    with parts.admission.aside():
-        turn = asyncio.ensure_future(_turn(parts, queued, lease))
-        ends = [
-            asyncio.ensure_future(end)
-            for end in (disconnected(request.receive), parts.watches.stopped.wait())
-        ]
-        try:
-            await asyncio.wait([turn, *ends], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            if ends[0].done():
-                raise Gone
-            parts.admission.check_stopping()
-            if turn.done():
-                await turn
-            return await parts.store.writing().lock(name, lease, False)  # it keeps its token
-        except BaseException:
-            await _let_go(lambda: parts.store.writing().unlock(name, lease))
-            raise
-        finally:
-            for task in (turn, *ends):
-                task.cancel()
-            await asyncio.wait([turn, *ends])
+    try:
+        with parts.admission.aside():
+            return await _wait_aside(request, queued, lease, seconds)
+    except BaseException:
+        await _let_go(lambda: parts.store.writing().unlock(name, lease))
+        raise
+
+
+async def _wait_aside(
+    request: Request, queued: Result[LockState], lease: int, seconds: float
+) -> Result[LockState]:
+    parts = parts_of(request)
+    turn = asyncio.ensure_future(_turn(parts, queued, lease))
+    ends = [
+        asyncio.ensure_future(end) for end in (disconnected(request.receive), parts.watches.stopped.wait())
+    ]
+    try:
+        await asyncio.wait([turn, *ends], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if ends[0].done():
+            raise Gone
+        parts.admission.check_stopping()
+        if turn.done():
+            await turn
+        return await parts.store.writing().lock(queued.value.name, lease, False)  # it keeps its token
+    finally:
+        for task in (turn, *ends):
+            task.cancel()
+        await asyncio.wait([turn, *ends])
 
 
 async def _turn(parts: Parts, queued: Result[LockState], lease: int) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.admission import RETRY_MAX_S, RETRY_S, Admission, Comebacks, Standing
-from api.concurrency import GROW_MORE, LIGHT, SHRINK_MORE, Concurrency
+from api.concurrency import GROW_MORE, LIGHT, PROBE_S, SHRINK_MORE, Concurrency
 from tests.api.gateways import settings_of
 from tests.api.services import FLOOR, Client, Kind, Service
 
@@ -130,6 +130,22 @@ def test_when_a_storm_begins_then_waits_are_soon_what_they_are_to_be() -> None:
     began = service.now
     service.run(3)
     assert percentile(service.waits(since=began + 1), 99) < 1.3 * SLOWDOWN * (PUT.alone_s + PUT.each_s)
+
+
+def test_when_those_that_are_let_in_stay_for_long_then_a_probe_ends_all_the_same() -> None:
+    limit = Concurrency(8, 100, SLOWDOWN)
+    slow = [limit.enter() for _ in range(LIGHT + 1)]
+    now = 0.0
+    while limit.limit > LIGHT:
+        places = [limit.enter() for _ in range(limit.limit)]
+        now += 0.1
+        for place in filter(None, places):
+            limit.leave(place, "PUT", 0.1, now)
+    assert (limit.under_way, limit.enter()) == (len(slow), 0)
+    limit.refused(now + 0.5 * PROBE_S)
+    assert not limit.enter()
+    limit.refused(now + PROBE_S)
+    assert limit.enter()
 
 
 def test_when_answers_are_failures_then_their_speed_counts_for_nothing() -> None:
@@ -277,6 +293,6 @@ def test_when_too_many_are_refused_even_to_be_told_then_the_first_are_held_back_
 def test_when_it_stops_then_nobody_is_let_in() -> None:
     admission, clock, place = full_house()
     admission.leave(place, None, 1.0)
-    admission.stopping = True
+    admission.stop()
     assert not admission.enter(Standing())
     assert clock.now == 100.0

@@ -524,9 +524,12 @@ def test_when_the_group_forks_then_who_follows_is_told_and_sequential_reads_do_n
                 assert len((await anext(following)).events) == 1
                 more = asyncio.ensure_future(anext(following))
                 chain = int(one.status().chain, 16)
+                client._calls.seen = 1 << 40  # what only the others had
+                asked = notes.with_options(consistency=Consistency.SEQUENTIAL, timeout=15).count()
+                under_way = asyncio.ensure_future(asked)
+                await asyncio.sleep(0)
                 await asyncio.gather(crash(two), crash(three))
                 await until(lambda: one.status().standing is Standing.CUT_OFF)
-                client._calls.seen = 1 << 40  # what only the others had
                 while True:
                     outcome = await client.peer(one.address).order(ForkWanted(chain))
                     if outcome is not None and outcome.progress is Progress.DONE:
@@ -541,5 +544,6 @@ def test_when_the_group_forks_then_who_follows_is_told_and_sequential_reads_do_n
                 for _ in range(10):
                     assert await sequential.count() == 2
                 assert asyncio.get_running_loop().time() - began < 1.0
+                assert await under_way in {1, 2}
 
     play(main())
