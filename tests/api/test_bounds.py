@@ -45,7 +45,7 @@ def test_when_a_head_comes_too_slowly_or_is_too_large_or_is_no_http_then_it_is_t
 
 def test_when_a_body_stops_coming_then_it_is_told_and_a_slow_one_that_keeps_coming_is_taken() -> None:
     async def check(place: Place) -> None:
-        head = b"PUT /v1/kv/k HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 100\r\n\r\n"
+        head = b"PUT /v1/kv/k HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 100\r\n\r\n"
         assert told(await raw(place, head, b"x" * 50)) == (408, "too_slow")
         assert told(await raw(place, head.replace(b"kv/k", b"txn").replace(b"PUT", b"POST"))) == (
             408,
@@ -61,7 +61,7 @@ def test_when_a_body_stops_coming_then_it_is_told_and_a_slow_one_that_keeps_comi
 
 def test_when_a_body_is_larger_than_said_or_has_no_length_then_it_is_counted_as_it_comes() -> None:
     async def check(place: Place) -> None:
-        head = b"PUT /v1/kv/k HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+        head = b"PUT /v1/kv/k HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
         assert told(await raw(place, head + b"content-length: 99999999999\r\n\r\n"))[0] == 413
         chunk = b"10000\r\n" + bytes(0x10000) + b"\r\n"
         chunked = await raw(place, head + b"transfer-encoding: chunked\r\n\r\n", *[chunk] * 20)
@@ -84,7 +84,7 @@ def test_when_a_refused_body_goes_on_then_the_answer_can_be_read_and_the_rest_is
         problem(await place.http.put("/v1/kv/k?what=1", content=bytes(100_000)), 400, "bad_request")
         assert (await place.http.put("/v1/kv/k", content=b"v")).status_code == 201
         reader, writer = await asyncio.open_connection(place.serving.host, place.serving.port)
-        writer.write(b"PUT /v1/kv/k HTTP/1.1\r\nhost: x\r\ncontent-length: 9999999999\r\n\r\n")
+        writer.write(b"PUT /v1/kv/k HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9999999999\r\n\r\n")
         assert (await reader.readline()).startswith(b"HTTP/1.1 413")
         sent = 0
         try:
@@ -103,7 +103,7 @@ def test_when_a_refused_body_goes_on_then_the_answer_can_be_read_and_the_rest_is
 
 def test_when_a_client_asks_before_it_sends_a_body_then_it_is_told_at_once() -> None:
     async def check(place: Place) -> None:
-        head = b"PUT /v1/kv/k HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\nconnection: close\r\n"
+        head = b"PUT /v1/kv/k HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\nconnection: close\r\n"
         refused = await raw(place, head + b"content-length: 99999999\r\n\r\n")
         assert refused.startswith(b"HTTP/1.1 413")
         taken = await raw(place, head + b"content-length: 2\r\n\r\n", b"ab", pause=0.1)
@@ -117,7 +117,7 @@ def test_when_a_client_takes_nothing_then_it_is_left() -> None:
         await place.http.put("/v1/kv/k", content=bytes(1 << 20))
         _, writer = await asyncio.open_connection(place.serving.host, place.serving.port, limit=1024)
         for _ in range(20):
-            writer.write(b"GET /v1/kv/k HTTP/1.1\r\nhost: x\r\n\r\n")
+            writer.write(b"GET /v1/kv/k HTTP/1.1\r\nhost: localhost\r\n\r\n")
         server = place.serving._server
         assert server is not None
         connections = server.server_state.connections
@@ -146,9 +146,10 @@ def test_when_there_are_too_many_connections_then_the_next_is_told() -> None:
 def test_when_requests_are_pipelined_then_each_has_its_answer_in_order() -> None:
     async def check(place: Place) -> None:
         asked = b"".join(
-            b"PUT /v1/kv/%d HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\n%d" % (n, n) for n in range(5)
+            b"PUT /v1/kv/%d HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\n\r\n%d" % (n, n)
+            for n in range(5)
         )
-        last = b"GET /v1/kv/4 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+        last = b"GET /v1/kv/4 HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
         found = await raw(place, asked + last)
         assert found.count(b"HTTP/1.1 201 Created") == 5
         assert found.endswith(b"\r\n\r\n4")
@@ -224,11 +225,11 @@ def test_when_requests_were_refused_then_nothing_is_kept_of_them() -> None:
 def test_when_clients_go_away_in_mid_request_then_nothing_is_left_of_them() -> None:
     async def check(place: Place) -> None:
         for request in (
-            b"PUT /v1/kv/k HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nhalf",
-            b"POST /v1/txn HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nhalf",
-            b"GET /v1/kv/k HTTP/1.1\r\nhost: x\r\n\r\n",
-            b"GET /v1/watch HTTP/1.1\r\nhost: x\r\n\r\n",
-            b"GET /v1/cluster/events HTTP/1.1\r\nhost: x\r\n\r\n",
+            b"PUT /v1/kv/k HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\nhalf",
+            b"POST /v1/txn HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\nhalf",
+            b"GET /v1/kv/k HTTP/1.1\r\nhost: localhost\r\n\r\n",
+            b"GET /v1/watch HTTP/1.1\r\nhost: localhost\r\n\r\n",
+            b"GET /v1/cluster/events HTTP/1.1\r\nhost: localhost\r\n\r\n",
         ):
             for _ in range(5):
                 _, writer = await asyncio.open_connection(place.serving.host, place.serving.port)
@@ -250,7 +251,7 @@ def test_when_the_gateway_stops_then_what_is_under_way_is_answered_and_the_rest_
         async with gateway_of() as place:
             http = place.http
             reader, writer = await asyncio.open_connection(place.serving.host, place.serving.port)
-            writer.write(b"PUT /v1/kv/k HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nha")
+            writer.write(b"PUT /v1/kv/k HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\n\r\nha")
             while not place.gateway.parts.admission.under_way:
                 await asyncio.sleep(0.01)
             await place.gateway.stop()

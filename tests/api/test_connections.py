@@ -14,8 +14,8 @@ from rsm.calls import Calls
 from tests.api.gateways import Place, ask, gateway_of, healthy, problem, raw, served
 from tests.rsm.test_replica import play
 
-PUT = b"PUT /v1/kv/%s HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s"
-LAST = b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+PUT = b"PUT /v1/kv/%s HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s"
+LAST = b"GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 
 
 def put(key: bytes, value: bytes) -> bytes:
@@ -24,7 +24,7 @@ def put(key: bytes, value: bytes) -> bytes:
 
 def get(key: bytes, *headers: bytes, method: bytes = b"GET", version: bytes = b"1.1") -> bytes:
     lines = b"".join(header + b"\r\n" for header in headers)
-    return b"%s /v1/kv/%s HTTP/%s\r\nhost: x\r\n%s\r\n" % (method, key, version, lines)
+    return b"%s /v1/kv/%s HTTP/%s\r\nhost: localhost\r\n%s\r\n" % (method, key, version, lines)
 
 
 def statuses(answer: bytes) -> list[int]:
@@ -130,11 +130,11 @@ def test_when_requests_of_all_kinds_are_pipelined_then_answers_come_in_their_ord
     async def check(place: Place) -> None:
         asked = [
             put(b"a", b"1"),
-            b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n",
+            b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n",
             get(b"a"),
             get(b"nothing"),
-            b"POST /v1/kv/a HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nxx",
-            b"GET /v1/kv HTTP/1.1\r\nhost: x\r\n\r\n",
+            b"POST /v1/kv/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\nxx",
+            b"GET /v1/kv HTTP/1.1\r\nhost: localhost\r\n\r\n",
             get(b"a", b"content-length: 5") + b"12345",
             get(b"a", method=b"HEAD"),
             get(b"a", method=b"DELETE"),

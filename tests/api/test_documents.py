@@ -301,7 +301,7 @@ def test_when_a_listing_cannot_be_understood_then_it_is_refused() -> None:
         assert answer.headers["allow"] == "DELETE, GET"
         problem(await place.http.get("/v2/kv"), 404, "not_found")
         problem(await place.http.get("/v1/kvx"), 404, "not_found")
-        problem(await place.http.get("/"), 404, "not_found")
+        problem(await place.http.get("/v1"), 404, "not_found")
         problem(await place.http.get("/v1/%6bv/x"), 404, "not_found")
 
     ask(check, sites=1)

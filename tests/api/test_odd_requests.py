@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 
 def put_with(key: bytes, headers: bytes, body: bytes) -> bytes:
-    return b"PUT /v1/kv/%s HTTP/1.1\r\nhost: x\r\n%s\r\n%s" % (key, headers, body)
+    return b"PUT /v1/kv/%s HTTP/1.1\r\nhost: localhost\r\n%s\r\n%s" % (key, headers, body)
 
 
 def chunk(data: bytes) -> bytes:
@@ -44,7 +44,7 @@ def test_when_a_request_asks_for_another_protocol_then_its_body_and_what_follows
             put_with(b"a", UPGRADE + b"content-length: 5\r\n", b"hello"),
             put_with(b"b", UPGRADE + CHUNKED, chunk(b"hel") + chunk(b"lo") + b"0\r\n\r\n"),
             put_with(b"c", UPGRADE + b"content-length: 0\r\n", b""),
-            put_with(b"d", UPGRADE + b"content-length: 35\r\n", get(b"a") + b"X"),
+            put_with(b"d", UPGRADE + b"content-length: %d\r\n" % (len(get(b"a")) + 1), get(b"a") + b"X"),
             b"POST /v1/txn HTTP/1.1\r\n%s%scontent-length: 2\r\n\r\n{}" % (UPGRADE, JSON),
             get(b"a", UPGRADE.rstrip()),
             get(b"b"),
@@ -116,7 +116,9 @@ def test_when_a_request_is_held_back_then_nothing_of_its_body_is_kept() -> None:
 def test_when_a_body_waits_behind_another_request_then_it_is_not_read_in_advance() -> None:
     async def check(place: Place) -> None:
         async with connected(place) as (_, writer):
-            writer.write(b"GET /v1/watch HTTP/1.1\r\nhost: x\r\n\r\n" + put_with(b"k", CHUNKED, chunk(b"x")))
+            writer.write(
+                b"GET /v1/watch HTTP/1.1\r\nhost: localhost\r\n\r\n" + put_with(b"k", CHUNKED, chunk(b"x"))
+            )
             while not place.gateway.parts.watches.count:
                 await asyncio.sleep(0.001)
             for _ in range(300):
@@ -230,7 +232,7 @@ def test_when_a_body_breaks_behind_its_answer_then_there_is_no_second_one() -> N
 def test_when_half_a_head_follows_then_it_has_no_clock_while_others_are_under_way() -> None:
     async def check(place: Place) -> None:
         async with connected(place) as (reader, writer):
-            writer.write(get(b"k?nonsense=1") + b"GET /v1/watch HTTP/1.1\r\nhost: x\r\n\r\nGET /half")
+            writer.write(get(b"k?nonsense=1") + b"GET /v1/watch HTTP/1.1\r\nhost: localhost\r\n\r\nGET /half")
             while not place.gateway.parts.watches.count:
                 await asyncio.sleep(0.001)
             with pytest.raises(TimeoutError):

@@ -211,7 +211,7 @@ def test_when_history_is_forgotten_then_a_watch_behind_it_is_refused_and_one_in_
 def test_when_a_watcher_does_not_read_then_it_is_dropped_and_others_are_not_disturbed() -> None:
     async def check(place: Place) -> None:
         reader, writer = await asyncio.open_connection(place.serving.host, place.serving.port, limit=1024)
-        writer.write(b"GET /v1/watch?prefix=k HTTP/1.1\r\nhost: x\r\n\r\n")
+        writer.write(b"GET /v1/watch?prefix=k HTTP/1.1\r\nhost: localhost\r\n\r\n")
         await reader.readuntil(b"event: ready")
         async with watching(place, "prefix=k") as other:
             await other.next()
