@@ -393,25 +393,23 @@ class BlockingFeeds(Generic[T]):
         return self
 
     def __next__(self) -> Feed[T]:
-        page = cast("Feed[T] | None", self._run(self._next()))
+        page = cast("asyncio.Future[Feed[T]] | None", self._run(self._arrived()))
         if page is None:
             raise StopIteration
-        return page
+        self._page = None  # here, where it is taken: a wait that nobody awaits any more takes nothing
+        try:
+            return page.result()
+        except StopAsyncIteration:  # it has raised before
+            raise StopIteration from None
 
-    async def _next(self) -> Feed[T] | None:
+    async def _arrived(self) -> asyncio.Future[Feed[T]] | None:
         if self._is_closed:
             return None
         if self._page is None:
             self._page = asyncio.ensure_future(anext(self._feeds))
         page = self._page
         await asyncio.wait([page])
-        if page.cancelled():  # it was closed meanwhile
-            return None
-        self._page = None
-        try:
-            return page.result()
-        except StopAsyncIteration:  # it has raised before
-            return None
+        return None if page.cancelled() else page  # cancelled: it was closed meanwhile
 
     def __enter__(self) -> Self:
         return self
@@ -425,9 +423,10 @@ class BlockingFeeds(Generic[T]):
 
     async def _close(self) -> None:
         self._is_closed = True
-        if self._page is not None:
-            self._page.cancel()
-            await asyncio.wait([self._page])
+        page = self._page
+        if page is not None:
+            page.cancel()
+            await asyncio.wait([page])
         await self._feeds.aclose()
 
 

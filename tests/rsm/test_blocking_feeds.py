@@ -77,3 +77,26 @@ def test_when_a_blocking_feed_or_its_client_is_closed_by_another_thread_then_who
             await asyncio.to_thread(program, blocking(replicas))
 
     play(main())
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["while it goes on", "after it has ended"])
+def test_when_a_wait_for_a_blocking_feed_is_interrupted_then_the_page_comes_next(before: bool) -> None:
+    """``before``: the page comes before it is asked for again."""
+
+    def program(client: BlockingClient[Journal]) -> None:
+        with client as journal, client.follow(Journal.since, 0) as feeds:
+            interrupted = asyncio.run_coroutine_threadsafe(feeds._arrived(), client._loop)
+            with pytest.raises(TimeoutError):
+                interrupted.result(0.05)
+            journal.note("a")
+            if before:
+                interrupted.result(10)
+            assert [text for _, text in next(feeds).events] == ["a"]
+            journal.note("b")
+            assert [text for _, text in next(feeds).events] == ["b"]
+
+    async def main() -> None:
+        async with group_of(Journal) as replicas:
+            await asyncio.to_thread(program, blocking(replicas))
+
+    play(main())
