@@ -1,0 +1,1 @@
+"""Dynamic actions: change the databases of several sites, all or none (``docs/actions.md``)."""

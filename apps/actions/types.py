@@ -1,0 +1,153 @@
+"""What goes into the ledger and comes out, and what a site has to do (``docs/actions.md``)."""
+
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+import msgspec
+
+TIMEOUT_MS: Final = 10_000
+
+
+class Operation(msgspec.Struct, frozen=True, array_like=True):
+    """One operation at one site. ``keys``: what it touches there, None for everything. ``seen``: the digest
+    of the result that the initiator was told, empty if it goes by none."""
+
+    site: str
+    name: str
+    arguments: bytes
+    keys: tuple[str, ...] | None = None
+    seen: bytes = b""
+
+
+class NewAction(msgspec.Struct, frozen=True, array_like=True):
+    """``timeout_ms`` of the group's time, from the request on; of an open action also from its opening on."""
+
+    id: str
+    operations: tuple[Operation, ...] = ()
+    depends: tuple[str, ...] = ()
+    timeout_ms: int = TIMEOUT_MS
+    initiator: str = ""  # a word for people
+
+
+class State(StrEnum):
+    OPEN = "open"  # recorded, commit is not requested
+    WAITING = "waiting"  # parked, or behind others
+    VOTING = "voting"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+    @property
+    def is_decided(self) -> bool:
+        return self in {State.COMMITTED, State.ABORTED}
+
+
+class Vote(msgspec.Struct, frozen=True, array_like=True):
+    """As it was ordered."""
+
+    site: str
+    yes: bool
+    reason: str
+    timestamp: int
+
+
+class Finish(msgspec.Struct, frozen=True, array_like=True):
+    """What became of a committed action at a site; ``error`` if it could not be applied so far."""
+
+    site: str
+    error: str
+    timestamp: int
+
+
+class Action(msgspec.Struct, frozen=True):
+    """How an action stands, for people and programs."""
+
+    id: str
+    state: State
+    operations: tuple[Operation, ...]
+    depends: tuple[str, ...]
+    unit: str  # the name of what is voted on; its own, unless it is decided together with others
+    initiator: str
+    opened: int  # slots, 0 for what has not happened
+    requested: int
+    decided: int
+    deadline_ns: int  # in the group's time
+    reason: str
+    waits_for: tuple[str, ...]  # actions
+    votes: tuple[Vote, ...]
+    finished: tuple[Finish, ...]
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(operation.site for operation in self.operations))
+
+
+class Registered(msgspec.Struct, frozen=True, array_like=True):
+    incarnation: int
+    chain: int
+
+
+class SiteState(msgspec.Struct, frozen=True):
+    """A name and who has it."""
+
+    name: str
+    site: int
+    boot: int
+    incarnation: int
+    is_here: bool
+    unfinished: int  # committed actions that it has not finished
+
+
+class Task(StrEnum):
+    PREPARE = "prepare"
+    COMMIT = "commit"
+    ABORT = "abort"
+    RESET = "reset"  # all duties follow; what else the site has prepared was aborted
+
+
+class Duty(msgspec.Struct, frozen=True):
+    """What a site has to do for a unit, as of a slot. Operations are this site's, in order."""
+
+    task: Task
+    unit: str = ""
+    incarnation: int = 0
+    operations: tuple[Operation, ...] = ()
+
+
+# -- effects of a site's core --------------------------------------------------------------------
+
+
+class Prepare(msgspec.Struct, frozen=True):
+    unit: str
+    operations: tuple[Operation, ...]
+
+
+class Commit(msgspec.Struct, frozen=True):
+    unit: str
+    operations: tuple[Operation, ...]
+
+
+class Abort(msgspec.Struct, frozen=True):
+    unit: str
+
+
+class CastVote(msgspec.Struct, frozen=True):
+    unit: str
+    incarnation: int
+    yes: bool
+    reason: str
+
+
+class ReportFinished(msgspec.Struct, frozen=True):
+    """``error`` is empty if it is applied."""
+
+    unit: str
+    error: str
+
+
+class RetryLater(msgspec.Struct, frozen=True):
+    """Call ``retry(unit)`` after a while."""
+
+    unit: str
+
+
+SiteEffect: TypeAlias = Prepare | Commit | Abort | CastVote | ReportFinished | RetryLater
