@@ -12,11 +12,11 @@ from collections.abc import Set as AbstractSet
 from functools import reduce
 from hashlib import sha256
 from operator import or_
-from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Final, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from rsm.errors import InvalidCall, MachineError
+from rsm.errors import InvalidCall, MachineError, RsmError
 from rsm.state_machine import FIRST_VERSION, Mark, Since, StateMachine, mark_of
 
 SIGNATURE_BYTES: Final = 16
@@ -27,44 +27,45 @@ RESERVED: Final = ("apply", "call", "reading", "with_details", "with_options")  
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-class Method:
-    """One command or query: its arguments as a struct, its result, and how to call it."""
+class Typed:
+    """A function that is called by its annotations: its arguments as a struct, and its result. Its first
+    parameter is given by who carries it out, and is no argument. ``names`` are known to the annotations."""
+
+    defect: ClassVar[type[RsmError]] = MachineError  # what a function is that cannot be called so
 
     def __init__(
-        self, machine: type[StateMachine], name: str, function: Callable[..., Any], mark: Mark
+        self, title: str, name: str, function: Callable[..., Any], names: Mapping[str, Any] | None = None
     ) -> None:
         self.name = name
         self.function = function
-        self.mark = mark
-        self.title = f"{machine.__name__}.{name}"
-        hints = self._hints(machine)
+        self.title = title
+        hints = self._hints(names)
         parameters = list(inspect.signature(function).parameters.values())[1:]
         self.fields = [self._field(parameter, hints) for parameter in parameters]
         self.since = [_since(hints[parameter.name]) for parameter in parameters]
         self.keyword_only = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
         self._arguments_max = len(self.fields) - len(self.keyword_only)
-        self.newest = max([mark.since, *self.since])
-        self._check_versions(machine)
         if "return" not in hints:
-            raise MachineError(f"{self.title}: has no result annotation; write -> None if it returns nothing")
+            raise self.defect(f"{self.title}: has no result annotation; write -> None if it returns nothing")
         self.arguments: type[msgspec.Struct] = self._struct(self.fields)
         self.result = hints["return"]
-        self.has_sets = _has_sets(self.result)  # their order is the process' own
-        self.is_plain = not (mark.atomic or self.keyword_only or self.has_sets)
         try:
             self._decoder = msgspec.msgpack.Decoder(self.arguments)
             self._results = msgspec.msgpack.Decoder(self.result)
-            whole = msgspec.defstruct("Ok", [("value", self.result)], array_like=True, tag=OK_TAG)
-            self._oks: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(whole)
-            self._schema(self.newest)
+            self._oks: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
+                msgspec.defstruct("Ok", [("value", self.result)], array_like=True, tag=OK_TAG)
+            )
+            self._schemas([field[1] for field in self.fields])
         except (TypeError, ValueError, NotImplementedError) as error:
-            raise MachineError(f"{self.title}: its annotations cannot be encoded: {error}") from None
+            raise self.defect(f"{self.title}: its annotations cannot be encoded: {error}") from None
 
-    def _hints(self, machine: type[StateMachine]) -> dict[str, Any]:
+    def _hints(self, names: Mapping[str, Any] | None) -> dict[str, Any]:
         try:
-            return get_type_hints(self.function, localns=dict(vars(machine)), include_extras=True)
+            return get_type_hints(
+                self.function, localns=None if names is None else dict(names), include_extras=True
+            )
         except NameError as error:
-            raise MachineError(
+            raise self.defect(
                 f"{self.title}: {error}; types in annotations must be known where the module ends, not only"
                 " inside a function"
             ) from None
@@ -72,39 +73,29 @@ class Method:
     def _field(self, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> tuple[Any, ...]:
         name = parameter.name
         if parameter.kind not in {*_POSITIONAL, inspect.Parameter.KEYWORD_ONLY}:
-            raise MachineError(f"{self.title}: *{name}: pass a list or a dict as one argument instead")
+            raise self.defect(f"{self.title}: *{name}: pass a list or a dict as one argument instead")
         if name not in hints:
-            raise MachineError(f"{self.title}: argument {name} has no annotation; calls are typed by them")
+            raise self.defect(f"{self.title}: argument {name} has no annotation; calls are typed by them")
         if parameter.default is inspect.Parameter.empty:
             return name, hints[name]
         default = parameter.default
         if isinstance(default, (list, dict, set, bytearray)):
             if default:
-                raise MachineError(
+                raise self.defect(
                     f"{self.title}: argument {name} has a default that can be changed; use a tuple, or None"
                 )
             return name, hints[name], msgspec.field(default_factory=type(default))
         return name, hints[name], default
 
-    def _check_versions(self, machine: type[StateMachine]) -> None:
-        for field, since in zip(self.fields, self.since, strict=True):
-            if since > self.mark.since and len(field) == 2:
-                raise MachineError(
-                    f"{self.title}: argument {field[0]} came with version {since} and has no default"
-                )
-        if sorted(self.since) != self.since:
-            raise MachineError(f"{self.title}: arguments of later versions must come last")
-        if self.newest > machine.version:
-            raise MachineError(
-                f"{self.title}: came with version {self.newest}, but {machine.__name__}.version is"
-                f" {machine.version}; raise that"
-            )
-
     def _struct(self, fields: Sequence[tuple[Any, ...]]) -> type[msgspec.Struct]:
         try:
             return msgspec.defstruct(self.name, fields, tag=self.name, array_like=True, gc=False)
         except (TypeError, ValueError) as error:
-            raise MachineError(f"{self.title}: {error}") from None
+            raise self.defect(f"{self.title}: {error}") from None
+
+    def _schemas(self, arguments: Sequence[Any]) -> tuple[Any, Any]:
+        """Of these types and the result's."""
+        return msgspec.json.schema_components([*arguments, self.result], ref_template="{name}")
 
     # -- calling ---------------------------------------------------------------------------------
 
@@ -126,17 +117,56 @@ class Method:
         count = self._arguments_max
         return f"{count} argument{'' if count == 1 else 's'}"
 
+    def call(self, subject: Any, values: tuple[Any, ...]) -> Any:
+        """With all arguments, in their order."""
+        if not self.keyword_only:
+            return self.function(subject, *values)
+        split = len(values) - len(self.keyword_only)
+        return self.function(
+            subject, *values[:split], **dict(zip(self.keyword_only, values[split:], strict=True))
+        )
+
+    def decode_result(self, data: bytes | msgspec.Raw) -> Any:
+        return self._results.decode(data)
+
+    def decode_ok(self, reply: bytes) -> Any:
+        """The value of a whole reply that is one."""
+        return self._oks.decode(reply).value
+
+
+class Method(Typed):
+    """One command or query."""
+
+    def __init__(
+        self, machine: type[StateMachine], name: str, function: Callable[..., Any], mark: Mark
+    ) -> None:
+        super().__init__(f"{machine.__name__}.{name}", name, function, vars(machine))
+        self.mark = mark
+        self.newest = max([mark.since, *self.since])
+        self._check_versions(machine)
+        self.has_sets = _has_sets(self.result)  # their order is the process' own
+        self.is_plain = not (mark.atomic or self.keyword_only or self.has_sets)
+
+    def _check_versions(self, machine: type[StateMachine]) -> None:
+        for field, since in zip(self.fields, self.since, strict=True):
+            if since > self.mark.since and len(field) == 2:
+                raise MachineError(
+                    f"{self.title}: argument {field[0]} came with version {since} and has no default"
+                )
+        if sorted(self.since) != self.since:
+            raise MachineError(f"{self.title}: arguments of later versions must come last")
+        if self.newest > machine.version:
+            raise MachineError(
+                f"{self.title}: came with version {self.newest}, but {machine.__name__}.version is"
+                f" {machine.version}; raise that"
+            )
+
     def invoke(self, machine: StateMachine, arguments: msgspec.Struct, version: int) -> Any:
         """Call it as the version that the group runs would: later arguments have their defaults."""
         values = msgspec.structs.astuple(arguments)
         if self.newest > version:
             values = self._as_of(values, version)
-        if not self.keyword_only:
-            return self.function(machine, *values)
-        split = len(values) - len(self.keyword_only)
-        return self.function(
-            machine, *values[:split], **dict(zip(self.keyword_only, values[split:], strict=True))
-        )
+        return self.call(machine, values)
 
     def _as_of(self, values: tuple[Any, ...], version: int) -> tuple[Any, ...]:
         known = [value for value, since in zip(values, self.since, strict=True) if since <= version]
@@ -147,13 +177,6 @@ class Method:
         known = [field for field, since in zip(self.fields, self.since, strict=True) if since <= version]
         return self.arguments if len(known) == len(self.fields) else self._struct(known)
 
-    def decode_result(self, data: bytes | msgspec.Raw) -> Any:
-        return self._results.decode(data)
-
-    def decode_ok(self, reply: bytes) -> Any:
-        """The value of a whole reply that is one."""
-        return self._oks.decode(reply).value
-
     # -- comparing -------------------------------------------------------------------------------
 
     def schema_of(self, version: int) -> bytes:
@@ -162,8 +185,7 @@ class Method:
 
     def _schema(self, version: int) -> object:
         known = [field for field, since in zip(self.fields, self.since, strict=True) if since <= version]
-        arguments = [field[1] for field in known]
-        schemas, components = msgspec.json.schema_components([*arguments, self.result], ref_template="{name}")
+        schemas, components = self._schemas([field[1] for field in known])
         required = sum(len(field) == 2 for field in known)
         return [self.name, self.mark.atomic, required, list(schemas), components]
 

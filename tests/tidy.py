@@ -13,8 +13,12 @@ from pathlib import Path
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 700
 
-# Parts of ordering/ that talk to the world, or play it.
+# Parts of ordering/ and apps/ that talk to the world, or play it.
 SHELL = (
+    "apps/actions/connecting.py",
+    "apps/actions/handles.py",
+    "apps/actions/manager.py",
+    "apps/actions/sql.py",
     "ordering/caller_driver.py",
     "ordering/driven_group.py",
     "ordering/driver.py",
@@ -45,7 +49,7 @@ REPLICATED = (
 
 
 def is_core(path: str) -> bool:
-    return path.startswith(REPLICATED) or (path.startswith("ordering/") and not path.startswith(SHELL))
+    return path.startswith((*REPLICATED, "ordering/")) and not path.startswith(SHELL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,74 @@
+"""What can go wrong with actions.
+
+::
+
+    RsmError
+    ├── Rejected               an operation refuses; operations raise it themselves
+    └── ActionError
+        ├── OperationDefect    a function cannot be an operation as it is written
+        ├── OperationFailed    an operation raised something else than Rejected, or is not known at its site
+        ├── ResultChanged      an operation gives another result than the initiator was told
+        ├── ParticipantError   a site's database cannot do what it is asked for
+        │   └── NotPrepared    it is to commit what it has neither prepared nor applied
+        ├── SiteUnavailable    a site that an attempt needs is not there, or does not answer
+        ├── ActionAborted      decided: nothing of the action happened, or will
+        ├── ActionMisused      a call that the handle of an action does not allow any more
+        └── Superseded         another process has the site's name now
+"""
+
+from collections.abc import Sequence
+
+from apps.actions.types import Vote
+from rsm.errors import RsmError
+
+
+class ActionError(RsmError):
+    """All of these."""
+
+
+class OperationDefect(ActionError):
+    """The message names the function, and says what is missing."""
+
+
+class OperationFailed(ActionError):
+    """A defect of the operation, or of the database it ran on: it raised ``kind``."""
+
+    def __init__(self, operation: str, kind: str, message: str) -> None:
+        super().__init__(f"{operation}: {kind}: {message}" if message else f"{operation}: {kind}")
+        self.operation = operation
+        self.kind = kind
+        self.message = message
+
+
+class ResultChanged(ActionError):
+    """Somebody was faster."""
+
+
+class ParticipantError(ActionError):
+    """The message says what to do about it."""
+
+
+class NotPrepared(ParticipantError):
+    """The intent is lost, with the disk perhaps: it cannot be committed here."""
+
+
+class SiteUnavailable(ActionError):
+    """Nothing was changed anywhere; try again, or later."""
+
+
+class ActionAborted(ActionError):
+    """``votes`` as far as they were ordered before the decision."""
+
+    def __init__(self, id: str, reason: str, votes: Sequence[Vote] = ()) -> None:  # noqa: A002 - as actions call it
+        super().__init__(f"action {id!r} was aborted: {reason}")
+        self.id = id
+        self.reason = reason
+        self.votes = tuple(votes)
+
+
+class ActionMisused(ActionError):
+    """Commit was asked for, or it was left."""
+
+
+class Superseded(ActionError):
+    """A site has one process at a time; the later one counts."""
