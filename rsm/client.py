@@ -30,6 +30,7 @@ from ordering.errors import MessageTooLarge, OrderingError, Overloaded
 from ordering.naming import group_id
 from ordering.pieces import PACKET_OVERHEAD
 from ordering.transports.addresses import default_packet_bytes
+from rsm.asking import Asking
 from rsm.calls import Calls
 from rsm.config import HANDLER, check_ring, engine_config, read_keyring
 from rsm.envelope import FETCH, Language
@@ -79,7 +80,7 @@ class ClientConfig(BaseSettings):
         return self
 
 
-class Client(Surveyor, Generic[M]):
+class Client(Surveyor, Asking, Generic[M]):
     """Calls of one process to one group."""
 
     def __init__(self, machine: type[M], config: ClientConfig) -> None:
@@ -105,6 +106,7 @@ class Client(Surveyor, Generic[M]):
         self.close()
         await self._far.closed()
         await self._link.closed()
+        await self.asker.close()
 
     async def open(self) -> None:
         config = self.config

@@ -11,6 +11,11 @@
     │   └── Refused            it was not executed
     ├── NotHeld                it was executed and stays, but fewer voters hold it than were asked for
     ├── ChainChanged           what was followed went on in another chain: begin anew
+    ├── AskError               a question to one replica has no answer
+    │   ├── Unreachable        it is not there, or the connection broke twice
+    │   ├── NotAnswered        not in time
+    │   ├── AskRefused         nobody answers such questions there, or too many or too large ones
+    │   └── AnswerFailed       who answers it there has raised something
     ├── OutcomeUnknown         it was executed, or will be, or neither: nobody here can tell
     └── Halted                 this replica must not go on
         ├── MismatchedMachine  the group runs another machine, or another version of it
@@ -100,6 +105,31 @@ class NotHeld(RsmError):
         self.value = value
         self.timestamp = timestamp
         self.qos = qos
+
+
+class AskError(RsmError):
+    """What was asked may have been heard or not."""
+
+
+class Unreachable(AskError):
+    pass
+
+
+class NotAnswered(AskError):
+    pass
+
+
+class AskRefused(AskError):
+    pass
+
+
+class AnswerFailed(AskError):
+    """It raised ``kind``."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}" if message else kind)
+        self.kind = kind
+        self.message = message
 
 
 class ChainChanged(RsmError):

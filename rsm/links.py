@@ -97,7 +97,7 @@ Said: TypeAlias = Hello | ReadAnswered
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
-def framed(message: Asked | Said) -> bytes:
+def framed(message: msgspec.Struct) -> bytes:
     body = _ENCODER.encode(message)
     return _LENGTH.pack(len(body)) + body
 

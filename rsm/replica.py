@@ -55,6 +55,7 @@ from ordering.transports.bulk_tcp import BulkServer, BulkStream
 from ordering.views import Member
 from rsm import envelope, operations, repetitions, transfer
 from rsm.alarms import AlarmClock
+from rsm.asking import Answering
 from rsm.calls import Call as OwnCall
 from rsm.calls import Calls
 from rsm.channels import open_channels
@@ -93,7 +94,7 @@ DRAIN_SECONDS: Final = 5.0
 TURN_SECONDS: Final = 0.01  # of executing, before the event loop turns
 
 
-class Replica(Surveyor, Generic[M]):
+class Replica(Surveyor, Answering, Generic[M]):
     """One replica of a group of ``machine``. It belongs to the event loop it was opened in."""
 
     _driver_type: type[Driver] = Driver
@@ -257,6 +258,7 @@ class Replica(Surveyor, Generic[M]):
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.asker.close()
         await self._bulk.close()
         if self._disk is not None:
             await self._disk.close()

@@ -16,6 +16,8 @@
 
     asks      LINK, and goes on                a client wants to read, again and again (``links``)
 
+    asks      ASKING, and goes on              questions to the application beside a replica (``asking``)
+
     asks      HoldersWanted(ts, voters)       for a client: how many voters hold a slot (``quality``)
     answers   how many do, of how many
 
@@ -134,6 +136,7 @@ class HoldersWanted(msgspec.Struct, frozen=True, array_like=True, tag=11):
 
 
 LINK: Final = msgspec.msgpack.encode([12])
+ASKING: Final = msgspec.msgpack.encode([13])
 
 Question: TypeAlias = (
     StateWanted | ResultsWanted | StatusWanted | CallWanted | HoldersWanted | LogWanted | operations.Order
@@ -177,8 +180,17 @@ class Gifts:
             await asyncio.sleep(self._free_at - now)
 
 
+class Answers(Protocol):
+    """Who answers for the application."""
+
+    async def serve(self, stream: BulkStream, first: bytes) -> None: ...
+
+
 class Source(Protocol):
     """Who is asked."""
+
+    @property
+    def answers(self) -> Answers: ...
 
     @property
     def gifts(self) -> Gifts: ...
@@ -214,6 +226,9 @@ async def serve(stream: BulkStream, source: Source, desk: Desk) -> None:
         question += chunk
         if question.startswith(LINK):
             await desk.link(stream, bytes(question[len(LINK) :]))
+            return
+        if question.startswith(ASKING):
+            await source.answers.serve(stream, bytes(question[len(ASKING) :]))
             return
         if len(question) > _QUESTION_MAX + desk.bytes_max:
             await desk.refuse(stream, len(question))  # nothing but a call has that size
@@ -359,13 +374,13 @@ class Peer(msgspec.Struct, frozen=True):
             yield stream
 
     @asynccontextmanager
-    async def linked(self) -> AsyncIterator[BulkStream]:
+    async def linked(self, question: bytes = LINK) -> AsyncIterator[BulkStream]:
         """A connection that stays open, with its question asked."""
         host, port = parse_address(self.address).endpoint
         async with await open_bulk(
             host, port, self.keyring, group=self.group, boot=self.boot, limits=self.limits
         ) as stream:
-            await stream.send(LINK)
+            await stream.send(question)
             yield stream
 
     async def ask(self, question: Question, bytes_max: int | None = None) -> bytearray | None:
