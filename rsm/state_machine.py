@@ -165,7 +165,9 @@ def is_detached(machine: "StateMachine") -> bool:
 
 
 class GroupView(msgspec.Struct, frozen=True):
-    """The group from one slot on: ``ring`` gets the token, ``electorate`` votes, ``learners`` will."""
+    """The group from one slot on: ``ring`` gets the token, ``electorate`` votes, ``learners`` will. ``boots``
+    tells processes apart that were the same site, by 32 hexadecimal digits: they are longer than an integer
+    of MessagePack may be. It is empty in a state that an older release has saved."""
 
     timestamp: int
     chain: int
@@ -175,6 +177,7 @@ class GroupView(msgspec.Struct, frozen=True):
     electorate: tuple[SiteId, ...]
     learners: tuple[SiteId, ...]
     addresses: dict[SiteId, str]
+    boots: dict[SiteId, str] = {}
 
     @classmethod
     def of(cls, ts: int, chain: int, view: View) -> "GroupView":
@@ -187,6 +190,7 @@ class GroupView(msgspec.Struct, frozen=True):
             view.electorate,
             view.learners,
             {member.site: member.address for member in view.members},
+            {member.site: f"{member.boot:032x}" for member in view.members},
         )
 
 

@@ -65,7 +65,7 @@ class Action(msgspec.Struct, frozen=True):
     state: State
     operations: tuple[Operation, ...]
     depends: tuple[str, ...]
-    unit: str  # the name of what is voted on; its own, unless it is decided together with others
+    unit: str  # the name of what is voted on, unique in its chain; empty until it has its place
     initiator: str
     opened: int  # slots, 0 for what has not happened
     requested: int
@@ -91,7 +91,7 @@ class SiteState(msgspec.Struct, frozen=True):
 
     name: str
     site: int
-    boot: int
+    boot: str  # as ``GroupView.boots`` has it
     incarnation: int
     is_here: bool
     unfinished: int  # committed actions that it has not finished
@@ -99,9 +99,12 @@ class SiteState(msgspec.Struct, frozen=True):
 
 class Task(StrEnum):
     PREPARE = "prepare"
+    HOLD = "hold"  # it has voted yes and nothing is decided: keep what is prepared
     COMMIT = "commit"
     ABORT = "abort"
-    RESET = "reset"  # all duties follow; what else the site has prepared was aborted
+    RESET = "reset"  # all duties follow, in one page or several
+    COMPLETE = "complete"  # those were all: what else the site has prepared was aborted
+    OVER = "over"  # registrations before the slot ``incarnation`` are over
 
 
 class Duty(msgspec.Struct, frozen=True):
@@ -150,4 +153,9 @@ class RetryLater(msgspec.Struct, frozen=True):
     unit: str
 
 
-SiteEffect: TypeAlias = Prepare | Commit | Abort | CastVote | ReportFinished | RetryLater
+class Register(msgspec.Struct, frozen=True):
+    """The registration is over: order another, and call ``begin`` with what that gave. If the ledger says
+    that the name is somebody else's by now, this process is superseded."""
+
+
+SiteEffect: TypeAlias = Prepare | Commit | Abort | CastVote | ReportFinished | RetryLater | Register

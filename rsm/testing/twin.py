@@ -18,7 +18,7 @@ from typing import IO, Any, Final, Self
 import msgspec
 
 from ordering.effects import Delivery, InstallView, Tick
-from ordering.views import LockTable
+from ordering.views import LockTable, View
 from rsm.envelope import Language
 from rsm.executor import Executor
 from rsm.linearizability import describe_reply, same_reply
@@ -47,6 +47,7 @@ class Step(msgspec.Struct):
     delivery: Delivery | None = None
     view: InstallView | None = None
     tick: Tick | None = None
+    boots: list[bytes] = []  # of the view's members: as numbers they are too long for MessagePack
 
 
 class History(msgspec.Struct):
@@ -145,12 +146,20 @@ def _step(heard: Delivery | InstallView | Tick) -> Step:
         case Delivery():
             return Step(delivery=heard)
         case InstallView(view=view):
-            # A machine sees neither boots, which are too long for MessagePack, nor locks.
             members = tuple(msgspec.structs.replace(member, boot=0) for member in view.members)
-            plain = msgspec.structs.replace(view, members=members, locks=LockTable())
-            return Step(view=msgspec.structs.replace(heard, view=plain))
+            plain = msgspec.structs.replace(view, members=members, locks=LockTable())  # no machine sees locks
+            boots = [member.boot.to_bytes(16) for member in view.members]
+            return Step(view=msgspec.structs.replace(heard, view=plain), boots=boots)
         case Tick():
             return Step(tick=heard)
+
+
+def _view_of(step: Step, installed: InstallView) -> View:
+    members = tuple(
+        msgspec.structs.replace(member, boot=int.from_bytes(boot))
+        for member, boot in zip(installed.view.members, step.boots, strict=True)
+    )
+    return msgspec.structs.replace(installed.view, members=members)
 
 
 def _write(stream: IO[bytes], value: object) -> None:
@@ -206,7 +215,8 @@ def execute(catalogue: Catalogue, history: History) -> Reading:
     for step in history.steps:
         if step.view is not None:
             view = step.view
-            executor.install(view.ts, view.chain, view.view, view.time, locks_only=view.locks_only)
+            installed = _view_of(step, view)
+            executor.install(view.ts, view.chain, installed, view.time, locks_only=view.locks_only)
         elif step.tick is not None:
             executor.pass_slot(step.tick.ts, step.tick.time)
         elif step.delivery is not None:

@@ -1,0 +1,123 @@
+"""What does the ledger remember of an action, of what is voted on, and of a site?"""
+
+from collections import deque
+from typing import Any, Final
+
+import msgspec
+from sortedcontainers import SortedDict
+
+from apps.actions.types import Finish, Operation, State, Vote
+
+MIB: Final = 1 << 20
+OPERATION_BYTES: Final = 100  # of an operation beside its texts, and of an action
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What is above them is refused. ``full``: the ledger is; ``behind``: a site is."""
+
+    undecided_max: int = 100_000  # open ones too
+    bytes_max: int = 256 * MIB  # of all actions that are not over
+    parked_max: int = 1_000
+    retained_max: int = 10_000  # of those that are over
+    retained_bytes_max: int = 64 * MIB
+    sites_max: int = 256
+    site_actions_max: int = 100_000  # undecided or unfinished at one site
+    site_bytes_max: int = 128 * MIB
+    aborts_kept_max: int = 1_000  # that a site can still be told of, one by one
+    operations_max: int = 1_000  # of an action
+    action_bytes_max: int = MIB
+    depends_max: int = 64
+    keys_max: int = 1_000  # of an operation
+    text_max: int = 256  # characters of a name, an id, a key
+    reason_max: int = 1_000  # characters; what is longer is cut
+    timeout_ms_max: int = 24 * 3600 * 1000
+    reports_max: int = 1_000
+    step_max: int = 1_000  # actions that are decided or begun in one slot, beside the one it is about
+
+
+class Entry(msgspec.Struct):
+    """An action. ``changed``: its number among all changes."""
+
+    id: str
+    operations: tuple[Operation, ...]
+    depends: tuple[str, ...]
+    timeout_ms: int
+    initiator: str
+    state: State
+    deadline_ns: int
+    size: int
+    unit: str = ""
+    opened: int = 0
+    requested: int = 0
+    decided: int = 0
+    reason: str = ""
+    changed: int = 0
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(operation.site for operation in self.operations))
+
+
+class Part(msgspec.Struct):
+    """Of a unit, at one site. ``duty``: where it stands among the site's duties, 0 if nowhere."""
+
+    incarnation: int
+    keys: tuple[str, ...] | None
+    size: int
+    vote: Vote | None = None
+    finish: Finish | None = None
+    is_done: bool = False
+    duty: int = 0
+
+
+class Unit(msgspec.Struct):
+    """What is voted on: an action, or several that depend on each other. It waits until ``awaits`` units it
+    depends on have committed, and until it is first at all its sites."""
+
+    name: str
+    place: int
+    members: tuple[str, ...]
+    parts: dict[str, Part]
+    awaits: tuple[str, ...]
+    state: State = State.WAITING
+    dependents: deque[str] = msgspec.field(default_factory=deque)
+    missing: int = 0  # votes
+    undone: int = 0  # parts
+
+
+class Seat(msgspec.Struct):
+    """A site's name and who has it. ``since``: the slot in which that changed last.
+
+    ``duties`` has the units by the number of the change that made them one. ``involved`` are actions that
+    need a vote of the site. What is aborted stays for a while; up to slot ``forgotten`` some are gone.
+    """
+
+    name: str
+    site: int = 0
+    boot: str = ""
+    incarnation: int = 0
+    is_here: bool = False
+    since: int = 0
+    forgotten: int = 0
+    unfinished: int = 0
+    count: int = 0
+    bytes: int = 0
+    involved: dict[str, None] = msgspec.field(default_factory=dict)
+    duties: Any = msgspec.field(default_factory=SortedDict)
+    aborts: deque[int] = msgspec.field(default_factory=deque)
+
+
+def size_of(operation: Operation) -> int:
+    """In bytes, or nearly: characters of texts."""
+    texts = (operation.site, operation.name, *(operation.keys or ()))
+    return OPERATION_BYTES + sum(map(len, texts)) + len(operation.arguments) + len(operation.seen)
+
+
+def keys_of(operations: tuple[Operation, ...]) -> tuple[str, ...] | None:
+    """What operations of one site touch together; None for everything."""
+    found: dict[str, None] = {}
+    for operation in operations:
+        if operation.keys is None:
+            return None
+        found.update(dict.fromkeys(operation.keys))
+    return tuple(found)
