@@ -76,6 +76,15 @@ class Queue:
         if self._wholes and self._wholes[0] == self._places[0]:
             yield self._wholes[0]
 
+    def waiting_for(self, place: int, keys: Keys) -> Iterator[int]:
+        """All that compete with it and go behind it, perhaps more than once."""
+        if keys is None:
+            yield from self._places.irange(place, None, (False, True))
+            return
+        yield from self._wholes.irange(place, None, (False, True))
+        for key in keys:
+            yield from (each for each in self._keys[key] if each > place)
+
     def between(self, low: int) -> Iterator[int]:
         """Places from ``low`` on, up to the next that touches everything; none if one does before."""
         at = self._wholes.bisect_left(low)
