@@ -22,6 +22,7 @@ from apps.actions.types import (
     Vote,
 )
 from apps.actions.units import Parked, Queue
+from ordering.views import SiteId
 from rsm.errors import Rejected
 from rsm.feeds import Feed
 from rsm.state_machine import GroupView, StateMachine, command, query
@@ -122,14 +123,21 @@ class ActionLedger(StateMachine):
         )
         for unit in list(islice(waiting, self.limits.step_max)):
             self._end_part(unit, seat, FORGOTTEN)
-        state = _site_state(seat)
+        state = self._site_state(seat)
         if not seat.is_here and not seat.count:
             del self._seats[site], self._queues[site]
         return state
 
     @query
     def sites(self) -> list[SiteState]:
-        return [_site_state(self._seats[name]) for name in sorted(self._seats)]
+        return [self._site_state(self._seats[name]) for name in sorted(self._seats)]
+
+    def _site_state(self, seat: Seat) -> SiteState:
+        view = self.context.view
+        address = "" if view is None else view.addresses.get(SiteId(seat.site), "")
+        return SiteState(
+            seat.name, seat.site, seat.boot, seat.incarnation, seat.is_here, seat.unfinished, address
+        )
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -692,7 +700,3 @@ def _follows(other: str) -> str:
 def _size_at(entry: Entry, site: str) -> int:
     own = sum(size_of(operation) for operation in entry.operations if operation.site == site)
     return OPERATION_BYTES + own
-
-
-def _site_state(seat: Seat) -> SiteState:
-    return SiteState(seat.name, seat.site, seat.boot, seat.incarnation, seat.is_here, seat.unfinished)

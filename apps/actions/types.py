@@ -95,6 +95,7 @@ class SiteState(msgspec.Struct, frozen=True):
     incarnation: int
     is_here: bool
     unfinished: int  # committed actions that it has not finished
+    address: str  # of its replica, empty if that is not in the view
 
 
 class Task(StrEnum):
