@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rsm import link_client
-from rsm.client import Client
+from rsm.client import Client, ClientConfig
 from rsm.replica import Replica
 from tests.rsm.test_links import Journal, client_of, linked
 from tests.rsm.test_replica import crash, group_of, play
@@ -120,6 +120,31 @@ def test_when_who_is_preferred_does_not_serve_then_a_link_stays_where_it_is(
                 assert set(tried) == {preferred(client)[0]}
                 assert await journal.count() == 0
                 assert client._link.made == made
+
+    play(main())
+
+
+def test_when_who_is_preferred_most_has_a_name_that_is_none_then_a_link_goes_back_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link_client, "HOME_SECONDS", 0.05)
+    odd = "a..b:7400"  # to look it up is no error of the network
+
+    async def main() -> None:
+        async with group_of(Journal) as replicas:
+            addresses = (odd, *(replica.address for replica in replicas))
+            while True:
+                client = Client(Journal, ClientConfig(group="tested", replicas=addresses, insecure=True))
+                async with client:
+                    order = preferred(client)
+                    if order[0] != odd:
+                        continue
+                    home = await linked(client, replicas)
+                    assert home.address == order[1]
+                    await cut(home)
+                    await arrived(client, order[2])
+                    await arrived(client, order[1])
+                    return
 
     play(main())
 
