@@ -21,7 +21,7 @@ from api.bodies import has_body, said_length, too_large, too_slow
 from api.metrics import GONE, Metrics
 from api.origins import Origins
 from api.parameters import CONSISTENCY, LEASE, QOS, REVISION, TTL, Asked, bad, read_query
-from api.problems import Headers, Problem, defect, lines_of, problem_of, where
+from api.problems import Headers, Problem, defect, lines_of, problem_of, where, wire_of
 from api.protocol import BoundedProtocol, Exchange
 from api.server import Scope
 from api.settings import GatewaySettings
@@ -271,9 +271,7 @@ class KeyExchange(Exchange):
     def fail(self, error: BaseException) -> None:
         """Answer with the problem that this is."""
         problem = problem_of(error) if isinstance(error, Exception) else defect(error)
-        body = problem.body()
-        lines = lines_of([*problem.headers(), (b"content-length", b"%d" % len(body))])
-        self._answer(problem.status, lines, body)
+        self._answer(problem.status, *wire_of(problem))
 
     # -- the steps -------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from api.admission import Standing
-from api.problems import Headers, Problem, lines_of
+from api.problems import Headers, Problem, lines_of, wire_of
 from api.settings import GatewaySettings
 
 LINGER_BYTES: Final = 16 << 20
@@ -454,8 +454,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _refuse(self, problem: Problem) -> None:
         """Say so, and hang up; no request is under way."""
         self._awaited = _NOTHING
-        body = problem.body()
-        lines = lines_of([*problem.headers(), (b"content-length", b"%d" % len(body))])
+        lines, body = wire_of(problem)
         self.transport.write(b"".join((STATUS_LINE[problem.status], self._own_lines(), lines, _CLOSE, body)))
         self.hang_up()
 
