@@ -356,7 +356,7 @@ class Replica(Seat, Generic[M]):
         """Execute what is final, answer who called, and wake who waited for it."""
         assert self._group is not None
         me, calls, intake, disk = self._group.member.site, self._calls, self._intake, self._disk
-        until, waited = monotonic() + TURN_SECONDS, intake.backlog
+        until, waited, rows = monotonic() + TURN_SECONDS, intake.backlog, intake.waiting
         for delivery, replies in intake.run():
             own = 0
             if delivery.source == me:
@@ -372,7 +372,7 @@ class Replica(Seat, Generic[M]):
             self._told = newest
             calls.mention(envelope.encode(Checkpoint(*newest)))
         if disk is not None:
-            disk.unsaved += waited - intake.backlog
+            disk.executed(waited - intake.backlog, rows - intake.waiting)
             if disk.begins_snapshot():
                 self._spawn(self._handover.save_now(intake, disk, self._group))
         if intake.is_current:
