@@ -176,12 +176,11 @@ class _Replayed:
         return {"type": "http.request", "body": body, "more_body": False}
 
 
-async def _send_problem(send: Send, problem: Problem) -> int:
+async def _send_problem(send: Send, problem: Problem) -> None:
     body = problem.body()
     headers = [*problem.headers(), hot.NOSNIFF, (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": problem.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-    return problem.status
 
 
 def _kind(scope: Scope, status: int) -> str | None:

@@ -6,11 +6,12 @@ group ends in a callback, and the answer is one write.
 """
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from functools import partial
 from hashlib import blake2b
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -20,7 +21,7 @@ from api.bodies import has_body, said_length, too_large, too_slow
 from api.metrics import GONE, Metrics
 from api.origins import Origins
 from api.parameters import CONSISTENCY, LEASE, QOS, REVISION, TTL, Asked, bad, read_query
-from api.problems import Headers, Problem, defect, lines_of, problem_of, where
+from api.problems import Headers, Problem, defect, lines_of, problem_of, where, wire_of
 from api.protocol import BoundedProtocol, Exchange
 from api.server import Scope
 from api.settings import GatewaySettings
@@ -31,6 +32,8 @@ from apps.kv.store import KeyValueStore
 from apps.kv.types import Deleted, Entry, Once, Written
 from rsm.begun import BegunCommand, BegunQuery
 from rsm.proxy import Consistency, Fresh, Result
+
+B = TypeVar("B", bound=BegunCommand[Any] | BegunQuery[Any])
 
 PREFIX: Final = b"/v1/kv/"
 ROUTE: Final = "/v1/kv/{key}"
@@ -268,15 +271,13 @@ class KeyExchange(Exchange):
     def fail(self, error: BaseException) -> None:
         """Answer with the problem that this is."""
         problem = problem_of(error) if isinstance(error, Exception) else defect(error)
-        body = problem.body()
-        lines = lines_of([*problem.headers(), (b"content-length", b"%d" % len(body))])
-        self._answer(problem.status, lines, body)
+        self._answer(problem.status, *wire_of(problem))
 
     # -- the steps -------------------------------------------------------------------------------
 
+    @abstractmethod
     def _understand(self) -> None:
         """What is asked for; then it is begun, or waits for its body."""
-        raise NotImplementedError
 
     def _key_asked_for(self) -> bytes:
         key = key_in(self._path, PREFIX)
@@ -285,10 +286,6 @@ class KeyExchange(Exchange):
             words = f"the key has {len(key)} bytes, more than {most}"
             raise Problem("too_large", words, key_bytes_max=most)
         return key
-
-    def _told(self) -> None:
-        """Its answer is here; say it."""
-        raise NotImplementedError
 
     def _wait_aside(
         self, work: Coroutine[Any, Any, Any], done: Callable[[asyncio.Future[Any]], None]
@@ -308,15 +305,16 @@ class KeyExchange(Exchange):
         self._is_lost = True
         self._answer(GONE, b"")
 
-    def _wait_for(self, begun: BegunCommand[Any] | BegunQuery[Any]) -> None:
+    def _wait_for(self, begun: B, told: Callable[[B], None]) -> None:
+        """``told`` says the answer when it is here."""
         self._begun = begun
-        begun.future.add_done_callback(self._called)
+        begun.future.add_done_callback(partial(self._called, begun, told))
         if begun.has_clock:
             self._connection.wait_no_more()
         else:
             self._connection.wait_for_answer(self._keys.store.timeout)
 
-    def _called(self, future: asyncio.Future[Any]) -> None:
+    def _called(self, begun: B, told: Callable[[B], None], future: asyncio.Future[Any]) -> None:
         if self.response_complete:  # it was late
             return
         if future.cancelled():
@@ -327,7 +325,7 @@ class KeyExchange(Exchange):
             self.fail(why)
             return
         try:
-            self._told()
+            told(begun)
         except Exception as error:  # noqa: BLE001 - as above
             self.fail(error)
 
@@ -357,8 +355,6 @@ class _Read(KeyExchange):
         self._key = self._key_asked_for()
         self._asked = asked = read_query(self._query, _GET)
         self._consistency = asked.get(CONSISTENCY) or _LINEARIZABLE
-        if self._consistency is _LINEARIZABLE:
-            store.check_primary()
         after = after_in(self._headers, self._consistency)
         if after is None:
             self._ask(None)
@@ -381,27 +377,23 @@ class _Read(KeyExchange):
 
     def _ask(self, after: int | None) -> None:
         calls = self._keys.store.asking(self._consistency, after)
-        self._wait_for(calls.query(KeyValueStore.get, self._key, self._asked.get(REVISION)))
+        self._wait_for(calls.query(KeyValueStore.get, self._key, self._asked.get(REVISION)), self._told)
 
-    def _told(self) -> None:
-        assert isinstance(self._begun, BegunQuery)
-        fresh: Fresh[Entry | None] = self._begun.result()
+    def _told(self, begun: BegunQuery[Entry | None]) -> None:
+        fresh = begun.result()
         entry, headers = fresh.value, self._headers
         if entry is None:
             told = origin_of(fresh) + age_of(fresh, self._consistency)
             code = "conflict" if b"if-match" in headers else "key_not_found"
             members = {"revision": 0} if b"if-match" in headers else {}
             raise Problem(code, "the key is not there", headers=told, **members)
-        head = (
-            b'%s%setag: "%d"\r\nx-rsm-created: %d\r\nx-rsm-version: %d\r\ncache-control: no-cache\r\n%s'
-            % (
-                self._keys.origin(fresh),
-                lines_of(age_of(fresh, self._consistency)),
-                entry.revision,
-                entry.created,
-                entry.version,
-                b"x-rsm-lease: %d\r\n" % entry.lease if entry.lease else b"",
-            )
+        head = _ENTRY % (
+            self._keys.origin(fresh),
+            lines_of(age_of(fresh, self._consistency)),
+            entry.revision,
+            entry.created,
+            entry.version,
+            b"x-rsm-lease: %d\r\n" % entry.lease if entry.lease else b"",
         )
         if b"if-match" in headers or b"if-none-match" in headers:
             revision = b"%d" % entry.revision
@@ -487,11 +479,10 @@ class _Put(KeyExchange):
         key, expect, ttl, lease = self._key, self._expect, self._ttl, self._lease
         once = once_of(self._headers, ("put", key, expect, ttl, lease), value)
         calls = self._keys.store.telling(self._qos)
-        self._wait_for(calls.command(KeyValueStore.put, key, value, expect, ttl, lease, once))
+        self._wait_for(calls.command(KeyValueStore.put, key, value, expect, ttl, lease, once), self._told)
 
-    def _told(self) -> None:
-        assert isinstance(self._begun, BegunCommand)
-        done: Result[Written] = self._begun.result()
+    def _told(self, begun: BegunCommand[Written]) -> None:
+        done = begun.result()
         found = done.value
         body = msgspec.json.encode(schemas.written(self._key, found))
         head = _WRITTEN % (
@@ -514,11 +505,10 @@ class _Delete(KeyExchange):
         expect = _condition(self._headers)
         once = once_of(self._headers, ("delete", key, expect))
         calls = self._keys.store.telling(_qos(asked))
-        self._wait_for(calls.command(KeyValueStore.delete, key, expect, once))
+        self._wait_for(calls.command(KeyValueStore.delete, key, expect, once), self._told)
 
-    def _told(self) -> None:
-        assert isinstance(self._begun, BegunCommand)
-        done: Result[Deleted] = self._begun.result()
+    def _told(self, begun: BegunCommand[Deleted]) -> None:
+        done = begun.result()
         if not done.value.found:
             raise Problem("key_not_found", "the key is not there", headers=origin_of(done))
         self._answer(204, lines_of(origin_of(done)) + _NO_STORE)
@@ -534,7 +524,12 @@ class _Other(KeyExchange):
         raise Problem("method_not_allowed", f"a key takes {ALLOWED}", headers=allow)
 
 
-_KINDS: Final = {b"GET": _Read, b"HEAD": _Read, b"PUT": _Put, b"DELETE": _Delete}
+_KINDS: Final[dict[bytes, type[KeyExchange]]] = {
+    b"GET": _Read,
+    b"HEAD": _Read,
+    b"PUT": _Put,
+    b"DELETE": _Delete,
+}
 
 
 def _condition(headers: dict[bytes, bytes]) -> int | None:

@@ -118,6 +118,12 @@ class Problem(Exception):
         ]
 
 
+def wire_of(problem: Problem) -> tuple[bytes, bytes]:
+    """The lines of its head, and its body."""
+    body = problem.body()
+    return lines_of([*problem.headers(), (b"content-length", b"%d" % len(body))]), body
+
+
 def lines_of(headers: Headers) -> bytes:
     """As HTTP writes them."""
     return b"".join([b"%s: %s\r\n" % header for header in headers])

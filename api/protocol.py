@@ -14,15 +14,16 @@ it looks how long there is still to wait.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from api.admission import Standing
-from api.problems import Headers, Problem, lines_of
+from api.problems import Headers, Problem, lines_of, wire_of
 from api.settings import GatewaySettings
 
 LINGER_BYTES: Final = 16 << 20
@@ -36,17 +37,9 @@ _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
 _NOTHING, _IDLE, _HEAD, _LINGER, _EXCHANGE = range(5)
 
 
-class Connection(Protocol):
-    """As far as the application has to do with it."""
-
-    standing: Standing
-
-    def abort(self) -> None:
-        """Leave the client, and what it has not read."""
-
-
-class Exchange:
-    """A request that is answered without ASGI, in the place of uvicorn's cycle."""
+class Exchange(ABC):
+    """A request that is answered without ASGI, in the place of uvicorn's cycle. To tell them apart, look for
+    the cycle: what an abstract class has for instances takes five times as long to find out."""
 
     __slots__ = ("body_due", "is_complete_request", "keep_alive", "response_complete")
 
@@ -56,30 +49,30 @@ class Exchange:
         self.is_complete_request = False  # all of its body has come
         self.body_due = 0.0  # when more of it must have come, if it is waited for
 
+    @abstractmethod
     def begin(self) -> None:
         """Its turn has come; perhaps before its body."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take(self, body: bytes) -> bool:
         """A part of the body, perhaps before its turn; whether it is wanted."""
-        raise NotImplementedError
 
+    @abstractmethod
     def end(self) -> None:
         """There is no more of the body; perhaps before its turn."""
-        raise NotImplementedError
 
+    @abstractmethod
     def late(self) -> None:
         """What it waits for has not come in time."""
-        raise NotImplementedError
 
+    @abstractmethod
     def broken(self, problem: Problem) -> None:
         """The rest of its body cannot be read, and it is the last request. Where the body is wanted, this is
         the answer; at once, or when its turn has come."""
-        raise NotImplementedError
 
+    @abstractmethod
     def lost(self) -> None:
         """Nobody is there any more to be answered."""
-        raise NotImplementedError
 
 
 class Directly(Protocol):
@@ -162,12 +155,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._alarm = self._stalled = None
         self.pipeline.clear()
         current, self._current = self._current, None
-        if isinstance(current, Exchange):
+        if current is None or isinstance(current, RequestResponseCycle):
+            self.cycle = current
+        else:
             self.cycle = None
             if not current.response_complete:
                 current.lost()
-        else:
-            self.cycle = current
         super().connection_lost(exc)
         self.cycle = self.scope = None  # type: ignore[assignment]  # they refer to this
 
@@ -297,7 +290,7 @@ class BoundedProtocol(HttpToolsProtocol):
         cycle = self.cycle
         if cycle.response_complete:
             self._throw_away(body)
-        elif not isinstance(cycle, Exchange):
+        elif isinstance(cycle, RequestResponseCycle):
             super().on_body(body)
         elif not cycle.take(body):
             self._throw_away(body)
@@ -314,17 +307,18 @@ class BoundedProtocol(HttpToolsProtocol):
         self._has_head_begun = False
         self._unread = 0
         cycle = self.cycle
-        if isinstance(cycle, Exchange):
-            cycle.is_complete_request = True
-        else:
+        is_asgi = isinstance(cycle, RequestResponseCycle)
+        if is_asgi:
             cycle.more_body = False
+        else:
+            cycle.is_complete_request = True
         if cycle.response_complete:
             if not self._is_leaving:
                 self._wait(self.timeout_keep_alive, _IDLE)
-        elif isinstance(cycle, Exchange):
-            cycle.end()
-        else:
+        elif is_asgi:
             super().on_message_complete()
+        else:
+            cycle.end()
 
     # -- one request after the other -------------------------------------------------------------
 
@@ -359,10 +353,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._has_begun = True
         self._awaited = _NOTHING  # the next head has its time when this one is answered
         self._current = cycle
-        if isinstance(cycle, Exchange):
-            cycle.begin()
-        else:
+        if isinstance(cycle, RequestResponseCycle):
             super()._start_asgi_task(cycle, app)
+        else:
+            cycle.begin()
 
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1
@@ -432,7 +426,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if newest is None:
             self._refuse(problem)
             return
-        is_body = not newest.is_complete_request if isinstance(newest, Exchange) else newest.more_body
+        is_asgi = isinstance(newest, RequestResponseCycle)
+        is_body = newest.more_body if is_asgi else not newest.is_complete_request
         if newest.response_complete:
             if is_body:  # of a request that has its answer
                 self.hang_up()
@@ -441,7 +436,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._is_deaf = True
         newest.keep_alive = False
-        if isinstance(newest, Exchange):
+        if not is_asgi:
             if is_body:
                 newest.broken(problem)
         elif is_body:
@@ -459,8 +454,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _refuse(self, problem: Problem) -> None:
         """Say so, and hang up; no request is under way."""
         self._awaited = _NOTHING
-        body = problem.body()
-        lines = lines_of([*problem.headers(), (b"content-length", b"%d" % len(body))])
+        lines, body = wire_of(problem)
         self.transport.write(b"".join((STATUS_LINE[problem.status], self._own_lines(), lines, _CLOSE, body)))
         self.hang_up()
 
@@ -483,7 +477,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _watch_body(self) -> None:
         current = self._current
-        if isinstance(current, Exchange) and current.body_due and not current.response_complete:
+        if current is None or isinstance(current, RequestResponseCycle):
+            return
+        if current.body_due and not current.response_complete:
             self._wait(current.body_due - self.loop.time(), _EXCHANGE)
 
     def _wait(self, seconds: float, what: int) -> None:

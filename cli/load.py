@@ -27,6 +27,7 @@ from cli.over_http import Failure
 from cli.showing import refuse
 from loadtests.mix import weights_of
 from loadtests.runs import Left, LoadPlan
+from loadtests.shapes import SHAPES
 from ordering.driver import run
 from ordering.errors import OrderingError
 
@@ -40,7 +41,6 @@ SITES: Final = 3
 WEB_PORT: Final = 8089
 SHOWN_MAX: Final = 20
 LINE_SECONDS: Final = 60.0
-SHAPES: Final = ("constant", "steps", "spike", "soak")
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 console = Console(highlight=False, soft_wrap=True)

@@ -153,8 +153,10 @@ class _Run:
             self.struck += 1
             notes.write(mark)
 
+        run_time_s = self.plan.run_time_s
         try:
-            await strike(crew, plan_faults(crew.replicas, Random(self.plan.seed)), self.plan.run_time_s, note)
+            plan = plan_faults(crew.replicas, Random(self.plan.seed), run_time_s)
+            await strike(crew, plan, run_time_s, note)
         finally:
             notes.close()
 

@@ -13,6 +13,8 @@ FIRST: Final = 0.15  # of the run time, before the first one
 LAST: Final = 0.85  # and none begins behind this: it ends as it began
 BETWEEN_SECONDS: Final = (3.0, 8.0)
 DOWN_SECONDS: Final = (1.0, 4.0)
+BACK_SECONDS: Final = 1.5  # about what a replica takes to be back
+PACE_LEAST: Final = 0.05
 
 
 class Fault(StrEnum):
@@ -53,15 +55,18 @@ class Mark(msgspec.Struct, frozen=True):
     back_ns: int
 
 
-def plan_faults(replicas: Sequence[str], rng: Random) -> Iterator[Strike]:
-    """Without end. Kinds come in turn, so that a short run has them all."""
+def plan_faults(replicas: Sequence[str], rng: Random, run_time_s: float | None = None) -> Iterator[Strike]:
+    """Without end. Kinds come in turn, and faster in a short run, so that it has them all."""
     faults = list(Fault)
     rng.shuffle(faults)
+    pace = 1.0
+    if run_time_s is not None:
+        each_s = (LAST - FIRST) * run_time_s / len(faults) - BACK_SECONDS
+        pace = min(pace, max(each_s / (BETWEEN_SECONDS[1] + DOWN_SECONDS[1]), PACE_LEAST))
     while True:
         for fault in faults:
-            yield Strike(
-                rng.uniform(*BETWEEN_SECONDS), fault, rng.choice(replicas), rng.uniform(*DOWN_SECONDS)
-            )
+            wait_s, down_s = pace * rng.uniform(*BETWEEN_SECONDS), pace * rng.uniform(*DOWN_SECONDS)
+            yield Strike(wait_s, fault, rng.choice(replicas), down_s)
 
 
 async def strike(

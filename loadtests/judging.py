@@ -27,7 +27,7 @@ from bench.chaos.books import Checked
 from bench.chaos.checks import STATES_MAX, Order
 from bench.chaos.history import Ended
 from bench.chaos.http.cells import Cell, Cells
-from bench.chaos.http.checks import Asked, as_cells, check_repeats, check_watch, place, replayed
+from bench.chaos.http.checks import Asked, as_cells, check_repeats, check_watch, counted, place, replayed
 from bench.chaos.http.draws import Request
 from bench.chaos.http.requests import TIMESTAMP, told
 from bench.chaos.http.store import NOBODY, Name, Shown, added, group_of, marked, name_of
@@ -241,17 +241,9 @@ def judge_part(
         problems += missed[:TOLD_MAX]
     seconds = SEARCH_SECONDS + SEARCH_SHARE * (time.monotonic() - began)
     searched, gave_up, found = search_samples(meant, effects, events, Random(seed), seconds)
-    return [*problems, *found], Checked(
-        operations=len(operations),
-        acknowledged=sum(each.outcome is not Outcome.UNKNOWN for each in operations),
-        unknown=sum(each.outcome is Outcome.UNKNOWN for each in operations),
-        refused=len(judged.refused),
-        executed=len(order),
-        searched=searched,
-        gave_up=gave_up,
-        repeated=sum(each.name not in {NOBODY, each.slot} for each in meant),
-        watched=watched,
-    )
+    checked = counted(meant, len(judged.refused), len(order), watched)
+    checked.searched, checked.gave_up = searched, gave_up
+    return [*problems, *found], checked
 
 
 def read(records: Iterable[Record]) -> Judged:

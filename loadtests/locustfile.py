@@ -15,7 +15,7 @@ from typing import Any
 import gevent
 import msgspec
 from geventhttpclient.response import HTTPConnectionClosed
-from locust import events, task
+from locust import LoadTestShape, events, task
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 from locust.runners import MasterRunner
@@ -25,7 +25,7 @@ from bench.chaos.http.draws import REGISTERS
 from bench.chaos.http.store import delta_of
 from bench.chaos.http.watching import EVENTS, Broke, Got, Line, Opened, Parser
 from loadtests.mix import weights_of
-from loadtests.shapes import SHAPES, Shape
+from loadtests.shapes import SHAPES, users_at
 from loadtests.users import Current, Run, StoreUser
 
 __all__ = ["CasContention", "ReadMostly", "Shape", "Transactions", "WatchFanOut", "WriteHeavy"]
@@ -206,6 +206,18 @@ USERS = {
 
 
 # -- locust --------------------------------------------------------------------------------------
+
+
+class Shape(LoadTestShape):
+    """The one that ``--shape`` names."""
+
+    use_common_options = True
+
+    def tick(self) -> tuple[int, float] | None:
+        assert self.runner is not None
+        options: Any = self.runner.environment.parsed_options
+        users = users_at(options.shape, self.get_run_time(), options.run_time, options.num_users or 1)
+        return None if users is None else (users, options.spawn_rate or 1.0)
 
 
 @events.init_command_line_parser.add_listener

@@ -1,9 +1,7 @@
 """How many users there are over time. Users, spawn rate and run time are locust's own options."""
 
 from collections.abc import Callable
-from typing import Any, Final
-
-from locust import LoadTestShape
+from typing import Final
 
 LENGTH_SECONDS: Final = 300.0  # of a shape, if no run time is given; then it stays as it is at its end
 STEPS: Final = 5
@@ -45,15 +43,3 @@ def users_at(shape: str, elapsed_s: float, run_time_s: float | None, users: int)
         return None
     done = min(elapsed_s / (run_time_s or LENGTH_SECONDS), 1.0)
     return max(round(SHAPES[shape](done) * users), 1)
-
-
-class Shape(LoadTestShape):
-    """The one that ``--shape`` names."""
-
-    use_common_options = True
-
-    def tick(self) -> tuple[int, float] | None:
-        assert self.runner is not None
-        options: Any = self.runner.environment.parsed_options
-        users = users_at(options.shape, self.get_run_time(), options.run_time, options.num_users or 1)
-        return None if users is None else (users, options.spawn_rate or 1.0)

@@ -9,13 +9,47 @@ claim to hold what it never had.
 from typing import TYPE_CHECKING
 
 from ordering.effects import RequestState
-from ordering.packets import Collected, Descent, Head, NewList
-from ordering.site import Timer
+from ordering.errors import MembershipError
+from ordering.packets import ChangeKind, Collected, Descent, Head, NewList
+from ordering.site import Site, Timer
 from ordering.state import State
 from ordering.views import View, ViewId
 
 if TYPE_CHECKING:
     from ordering.engine import Engine
+
+
+def start(engine: "Engine", *, founder: bool) -> None:
+    site = engine.site
+    check_idle(site)
+    if founder and site.member.address not in site.config.founders:
+        raise MembershipError(
+            f"founder: {site.member.address!r} is not among the founders"
+            f" ({', '.join(site.config.founders)}); add it there, or start with founder=False to join"
+        )
+    if founder:
+        site.state = State.FOUNDING
+        engine.birth.fire()
+        try_birth(engine, engine.birth.complete())
+    else:
+        join(engine)
+
+
+def check_idle(site: Site) -> None:
+    if site.state is not State.IDLE:
+        raise MembershipError(
+            f"started: this site is {site.state.value} already; to begin anew, make a new engine"
+        )
+
+
+# -- joiners ------------------------------------------------------------------------------------
+
+
+def join(engine: "Engine") -> None:
+    site = engine.site
+    site.state = State.JOINING
+    site.disarm(Timer.HELLO)
+    engine.membership.want(ChangeKind.JOIN, site.member)
 
 
 def begin_with_new_list(engine: "Engine", packet: NewList) -> None:

@@ -184,7 +184,7 @@ async def _facing(config: Config) -> Endpoint:
         host, port = parse_address(text).endpoint
         try:
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-        except OSError:
+        except (OSError, UnicodeError):
             continue
         for family, kind, protocol, _, sockaddr in found:
             try:

@@ -208,7 +208,7 @@ class Engine:
             case ReplyRequested(replies):
                 self.rpc.reply(replies)
             case Started(founder):
-                self._start(founder=founder)
+                admission.start(self, founder=founder)
             case BacklogReported(size):
                 site.backlog = max(size, 0)
             case ChangeRequested(kind, subject):
@@ -216,13 +216,12 @@ class Engine:
             case Persisted(seq):
                 self.durability.on_persisted(seq)
             case StateTransferred(ts):
-                self._on_state(ts)
+                restart.take_state(self, ts)
             case SnapshotSaved(ts):
                 self.durability.on_snapshot(ts)
             case PersistFailed():
                 self._end(Ending.STOPPED)
             case Restarted(ledger):
-                self._check_idle()
                 restart.bring_back(self, ledger)
             case ForkRequested():
                 self._force_fork()
@@ -278,55 +277,12 @@ class Engine:
 
     # -- local events ----------------------------------------------------------------------------
 
-    def _start(self, *, founder: bool) -> None:
-        site = self.site
-        self._check_idle()
-        if founder and site.member.address not in site.config.founders:
-            raise MembershipError(
-                f"founder: {site.member.address!r} is not among the founders"
-                f" ({', '.join(site.config.founders)}); add it there, or start with founder=False to join"
-            )
-        if founder:
-            site.state = State.FOUNDING
-            self.birth.fire()
-            admission.try_birth(self, self.birth.complete())
-        else:
-            self._join()
-
-    def _check_idle(self) -> None:
-        if self.site.state is not State.IDLE:
-            raise MembershipError(
-                f"started: this site is {self.site.state.value} already; to begin anew, make a new engine"
-            )
-
-    def _join(self) -> None:
-        self.site.state = State.JOINING
-        self.site.disarm(Timer.HELLO)
-        self.membership.want(ChangeKind.JOIN, self.site.member)
-
     def _force_fork(self) -> None:
         if self.site.outside or not self.site.epoch:
             raise MembershipError(
                 f"fork: this site is {self.site.state.value}; only a member can fork its chain"
             )
         self.fork.force()
-
-    def _on_state(self, ts: int) -> None:
-        """R7: promotion needs the state at, or after, the slot this site began with."""
-        if self.site.outside:
-            raise MembershipError(
-                f"state: this site is {self.site.state.value} and has asked for none; transfer the state"
-                " that its RequestState asks for"
-            )
-        if ts < self.site.queue.started_at:
-            raise MembershipError(
-                f"ts: the state at {ts} is older than slot {self.site.queue.started_at}, where this learner"
-                " began; transfer it again from a donor that has delivered that slot"
-            )
-        position = self.transfer.take(ts)
-        if position is not None:
-            restart.leap(self, position)
-        self.durability.transferred(ts, self.membership.may_promote)
 
     def _end(self, ending: Ending) -> None:
         """R17: stop serving at once."""
@@ -474,7 +430,7 @@ class Engine:
         self.birth.answer(packet)
         if packet.standing is Standing.MEMBER and packet.answers == site.member.boot:
             if founding:
-                self._join()
+                admission.join(self)
             elif site.epoch == 0 and packet.chain != site.chain:
                 self._end(Ending.UNBORN)
         elif site.epoch == 0:

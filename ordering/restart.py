@@ -9,6 +9,7 @@ others, and delivered again; a host skips what its own snapshot contains.
 
 from typing import TYPE_CHECKING
 
+from ordering.admission import check_idle
 from ordering.effects import RequestState
 from ordering.errors import MembershipError
 from ordering.ordering_queue import OrderingQueue
@@ -25,6 +26,7 @@ def bring_back(engine: "Engine", ledger: Ledger) -> None:
     """Take up the life that ``ledger`` tells of. Our own restart is suspicion: who was in the ring polls at
     once. Nobody waits for one that had retired from it."""
     site = engine.site
+    check_idle(site)
     _check(site, ledger)
     _restore(site, ledger)
     engine.durability.restore(ledger)
@@ -114,7 +116,26 @@ def _place(queue: OrderingQueue, entry: Entry) -> None:
 # -- behind a gap -------------------------------------------------------------------------------
 
 
-def leap(engine: "Engine", position: Position) -> None:
+def take_state(engine: "Engine", ts: int) -> None:
+    """R7: promotion needs the state at, or after, the slot this site began with."""
+    site = engine.site
+    if site.outside:
+        raise MembershipError(
+            f"state: this site is {site.state.value} and has asked for none; transfer the state"
+            " that its RequestState asks for"
+        )
+    if ts < site.queue.started_at:
+        raise MembershipError(
+            f"ts: the state at {ts} is older than slot {site.queue.started_at}, where this learner"
+            " began; transfer it again from a donor that has delivered that slot"
+        )
+    position = engine.transfer.take(ts)
+    if position is not None:
+        _leap(engine, position)
+    engine.durability.transferred(ts, engine.membership.may_promote)
+
+
+def _leap(engine: "Engine", position: Position) -> None:
     """Go on from where the others' logs begin; the application has the state of what was before."""
     site = engine.site
     site.count("leaps")

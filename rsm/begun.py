@@ -4,7 +4,7 @@
 
     calls = Beginning(client, Options(timeout=10.0))
     begun = calls.command(Counter.add, 1)
-    begun.future.add_done_callback(lambda _: ...)   # begun.error() or begun.result()
+    begun.future.add_done_callback(lambda _: ...)   # begun.result()
 
 For who has thousands of calls a second and a place to be called back anyway: there is no task and no timer
 for each. So one without a clock of its own (``has_clock``) is given up by who has begun it, with ``late()``.
@@ -36,11 +36,6 @@ class _Begun:
         self._method = method
         self.future = future
         self.has_clock = has_clock
-
-    def error(self) -> BaseException | None:
-        """Why there is no answer. It is returned, for one that is raised and kept in the future it came from
-        would hold on to whoever asked."""
-        return self.future.exception()
 
     def late(self) -> Exception:
         """Nobody waits any more; what is to be said of it."""

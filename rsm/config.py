@@ -51,7 +51,9 @@ class ReplicaConfig(BaseSettings):
     database: Annotated[str | None, Field(description="An SQLAlchemy URL; none: SQLite in data.")] = None
     key_file: Annotated[Path | None, Field(description="Group keys, one to the line, in hex.")] = None
     insecure: Annotated[bool, Field(description="Without keys: packets in plain, on purpose.")] = False
-    snapshot_bytes: Annotated[int, Field(ge=1, description="Log between two snapshots, at least.")] = 64 << 20
+    snapshot_bytes: Annotated[
+        int, Field(ge=1, description="Log between two snapshots, 1 KiB a row included.")
+    ] = 64 << 20
     transfer_bytes_per_s: Annotated[
         int, Field(ge=0, description="At most so much of a state is sent; 0: no limit.")
     ] = 0

@@ -22,6 +22,7 @@ from rsm.storage.errors import StorageError
 log = logger(__name__)
 
 _DIGEST_BYTES: Final = 4
+ROW_BYTES: Final = 1024  # about what a row of the log costs beside its messages when it is read back
 
 
 class Came(msgspec.Struct, frozen=True):
@@ -53,7 +54,7 @@ class Disk:
         self._snapshot_bytes = config.snapshot_bytes
         self._loop = asyncio.get_running_loop()
         self.stats = StorageStats()
-        self.unsaved = 0  # bytes executed since the last snapshot was begun
+        self.unsaved = 0  # bytes executed since the last snapshot was begun: what a restart would go through
         self._is_saving = False
         self._writer: Writer | None = None
         self._answers: dict[int, Callable[[StorageError | None], None]] = {}
@@ -157,6 +158,10 @@ class Disk:
     def tenure(self) -> object:
         """Stands for the membership whose disk this is; another when it was emptied."""
         return self._writer
+
+    def executed(self, size: int, rows: int) -> None:
+        """So many bytes, of so many rows of the log."""
+        self.unsaved += size + rows * ROW_BYTES
 
     def begins_snapshot(self, *, wanted: bool = False) -> bool:
         """Whether a snapshot is to be saved now: one at a time, and however large the state is, snapshots

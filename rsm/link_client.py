@@ -242,7 +242,7 @@ class Link:
     async def _serves(self, address: str) -> bool:
         """Whether it would take the link."""
         frames = Frames(Said, self._bytes_max)
-        with contextlib.suppress(BulkError):
+        with contextlib.suppress(Exception):  # as in ``_keep``: without this task no link goes back
             async with self._linked(address) as stream:
                 async for chunk in stream:
                     for said in frames.take(chunk):

@@ -14,13 +14,12 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
-from time import monotonic, time_ns
+from time import monotonic
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 import msgspec
 
-from ordering.config import MS
-from ordering.driver import Driver, Group, Notice, Stopped
+from ordering.driver import Driver, Notice, Stopped
 from ordering.effects import (
     CallRepeated,
     Delivery,
@@ -36,14 +35,10 @@ from ordering.effects import (
     RequestState,
     WindowOpened,
 )
-from ordering.errors import LockError, NoPrimary, NotMember
+from ordering.errors import NoPrimary, NotMember
 from ordering.events import (
-    HoldersRequested,
-    LockReleased,
-    LockRequested,
     Persisted,
     PersistFailed,
-    ReadRequested,
     Reply,
     ReplyRequested,
     StateTransferred,
@@ -52,7 +47,6 @@ from ordering.naming import group_id
 from ordering.packets import Call
 from ordering.records import Record
 from ordering.transports.bulk_tcp import BulkServer, BulkStream
-from ordering.views import Member
 from rsm import envelope, operations, repetitions, transfer
 from rsm.alarms import AlarmClock
 from rsm.asking import Answering
@@ -77,11 +71,11 @@ from rsm.pages import Pages
 from rsm.proxy import Consistency, Proxy, Reading
 from rsm.quality import Held, Holders
 from rsm.reading import Reached, Reads
+from rsm.seat import Seat
 from rsm.sessions import Answer, Origin
 from rsm.state_machine import Marked, StateMachine
-from rsm.status import ReplicaStatus, Standing
+from rsm.status import ReplicaStatus
 from rsm.storage.errors import StorageError
-from rsm.survey import Surveyor
 from rsm.transfer import Offer, Peer, StateWanted
 from rsm.watch import Watch
 
@@ -94,7 +88,7 @@ DRAIN_SECONDS: Final = 5.0
 TURN_SECONDS: Final = 0.01  # of executing, before the event loop turns
 
 
-class Replica(Surveyor, Answering, Generic[M]):
+class Replica(Seat, Answering, Generic[M]):
     """One replica of a group of ``machine``. It belongs to the event loop it was opened in."""
 
     _driver_type: type[Driver] = Driver
@@ -105,6 +99,7 @@ class Replica(Surveyor, Answering, Generic[M]):
         self.proxy: Proxy[M] = Proxy(self)
         self._language = Language(self.catalogue)
         check_snapshot(self._new_executor)
+        super().__init__(self._new_executor())
         self._keyring = config.keyring()
         self._boot = secrets.randbits(128)  # of the bulk channel
         self._opened = False
@@ -116,19 +111,12 @@ class Replica(Surveyor, Answering, Generic[M]):
         self._calls: Calls
         self._locks: Locks
         self._alarm: AlarmClock
-        self._reads: Reads
         self._holders: Holders
-        self._group: Group | None = None
-        self._intake = Intake(self._new_executor(), ready=False)
         self._desk = Desk(self, self._language, config.message_bytes_max)
         self._addresses: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
-        self._announced = False  # this membership has begun to send
-        self._minority_ms = 0
-        self._wanted: RequestState | None = None
         self._disk_error: StorageError | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._applied = Reached()
-        self._over: asyncio.Future[None]
         self._disk: Disk | None = None
         self._came = Came()
         self._told: tuple[int, int] | None = None  # the last checkpoint that the others were told
@@ -201,13 +189,6 @@ class Replica(Surveyor, Answering, Generic[M]):
         view = self.executor.group.view
         named = view.addresses.values() if view is not None else ()
         return tuple(dict.fromkeys([self.address, *named, *self._addresses[0], *self._addresses[1]]))
-
-    @property
-    def member(self) -> Member:
-        """Who this replica is in its group, at present."""
-        if self._group is None:
-            raise NotMember("this replica has joined no group")
-        return self._group.member
 
     def join(self, founders: Sequence[str], contacts: Sequence[str] = ()) -> None:
         """Found the group with ``founders``, this replica among them, or join it by way of ``contacts``. A
@@ -377,7 +358,7 @@ class Replica(Surveyor, Answering, Generic[M]):
         """Execute what is final, answer who called, and wake who waited for it."""
         assert self._group is not None
         me, calls, intake, disk = self._group.member.site, self._calls, self._intake, self._disk
-        until, waited = monotonic() + TURN_SECONDS, intake.backlog
+        until, waited, rows = monotonic() + TURN_SECONDS, intake.backlog, intake.waiting
         for delivery, replies in intake.run():
             own = 0
             if delivery.source == me:
@@ -393,7 +374,7 @@ class Replica(Surveyor, Answering, Generic[M]):
             self._told = newest
             calls.mention(envelope.encode(Checkpoint(*newest)))
         if disk is not None:
-            disk.unsaved += waited - intake.backlog
+            disk.executed(waited - intake.backlog, rows - intake.waiting)
             if disk.begins_snapshot():
                 self._spawn(self._handover.save_now(intake, disk, self._group))
         if intake.is_current:
@@ -582,38 +563,11 @@ class Replica(Surveyor, Answering, Generic[M]):
             self.address, standing, self._intake, self._calls, self._group, driver, self._disk, self._over
         )
 
-    def _standing(self) -> Standing:
-        if self._over.done():
-            return Standing.HALTED
-        if self._group is None or self._group.is_over:
-            return Standing.OUTSIDE
-        if self._wanted is not None:
-            return Standing.FETCHING
-        if not self._intake.ready or not self._announced:
-            return Standing.STARTING
-        is_alone = self._group.majority_age_ns() // MS > self._minority_ms
-        return Standing.CUT_OFF if is_alone else Standing.SERVING
-
     # -- calls of this process -------------------------------------------------------------------
-
-    @property
-    def executor(self) -> Executor:
-        return self._intake.executor
-
-    def _submit(self, messages: Sequence[bytes]) -> int:
-        if self._group is None:
-            raise NotMember("this replica has joined no group")
-        return self._group.submit(messages).first_seq
 
     def _order_a_slot(self) -> None:
         if self.is_serving and not self._stopping and not self._calls.outstanding:
             self._calls.mention(envelope.BARRIER)
-
-    def _tell_lock(self, event: LockRequested | LockReleased) -> None:
-        if self._group is not None and not self._group.is_over:
-            self._group.handle(event)
-        elif isinstance(event, LockRequested):
-            raise LockError(f"lock {event.name!r}: this replica is no member of its group now")
 
     def lock(self, name: str, lease_ms: int = 0) -> AbstractAsyncContextManager[Grant]:
         """Have a named lock of the group, alone. ``lease_ms``: it ends by itself after so much time of the
@@ -623,25 +577,12 @@ class Replica(Surveyor, Answering, Generic[M]):
     def execute(self, command: Any) -> "asyncio.Future[Answer]":
         return self._calls.execute(command)
 
-    @property
-    def has_state(self) -> bool:
-        return self._intake.ready and not self._over.done()
-
-    @property
-    def is_serving(self) -> bool:
-        return self._standing() is Standing.SERVING
-
     def forward(self, message: bytes) -> OwnCall:
         """Put a client's call on the ring, and get what it is answered."""
         return self._calls.forward(message)
 
     async def held(self, ts: int, voters: int) -> Held | None:
         return await self._holders.of(ts, voters)
-
-    def _ask_holders(self, asked: HoldersRequested) -> None:
-        if self._group is None or self._group.is_over:
-            raise NotMember("this replica is no member of its group now")
-        self._group.handle(asked)
 
     async def read(self, query: msgspec.Struct) -> Answer:
         """A client's query, from a state that misses nothing."""
@@ -667,13 +608,6 @@ class Replica(Surveyor, Answering, Generic[M]):
         """What this process executes it answers itself."""
         return Origin(self.address, self._watch.view_id)
 
-    def age_ns(self) -> int:
-        """How long ago a majority was heard here; by a replica that is just back from its disk, before that
-        stopped, and then the last slot tells."""
-        assert self._group is not None
-        back = 0 if self._announced else time_ns() - self.executor.group.time
-        return max(self._group.majority_age_ns(), back)
-
     def follow(
         self, method: Marked[M, P, Feed[T]], *args: P.args, **kwargs: P.kwargs
     ) -> AsyncGenerator[Feed[T], None]:
@@ -684,17 +618,3 @@ class Replica(Surveyor, Answering, Generic[M]):
         while (reply := self.executor.feed(query) if self.has_state else None) is None:
             await self.when_applied(self.executor.applied + 1)
         return self._reading(reply)
-
-    def caught_up(self) -> "asyncio.Future[None]":
-        """Done when all that is final by now is executed here."""
-        group = self._group
-        if group is not None and not group.is_over and self._announced:
-            age_ms = group.majority_age_ns() // MS
-            if age_ms > self._minority_ms:
-                raise NoPrimary(f"no majority was heard for {age_ms} ms; read stale, or ask another replica")
-        return self._reads.read()
-
-    def _ask_read(self, number: int) -> None:
-        """Where this is no member yet, it is asked when it is."""
-        if self._group is not None and self._announced and not self._group.is_over:
-            self._group.handle(ReadRequested(number))

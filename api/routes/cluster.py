@@ -94,8 +94,7 @@ async def cluster_events(request: Request) -> Response:
     parts = parts_of(request)
     parts.watches.check_room()
     parts.watches.others += 1
-    connection = request.scope.get(CONNECTION)
-    viewer = parts.board.join((lambda: None) if connection is None else connection.abort)
+    viewer = parts.board.join(request.scope[CONNECTION].abort)
 
     async def leave() -> None:
         parts.watches.others -= 1

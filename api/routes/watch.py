@@ -47,7 +47,6 @@ async def watch(request: Request) -> Response:
             since = number_of(last.encode("latin-1"), 0)
         except ValueError as error:
             raise bad(f"Last-Event-ID: {error}") from None
-    connection = request.scope.get(CONNECTION)
-    abort = (lambda: None) if connection is None else connection.abort
+    abort = request.scope[CONNECTION].abort
     found = await parts_of(request).watches.watch(span_of(asked) or Span(b"", None), since, abort)
     return EventStream(found.chunks, found.close)

@@ -257,7 +257,7 @@ async def open_bulk(
             await stream.close()
         if isinstance(error, TimeoutError):
             raise BulkTimeout(f"{host}:{port} did not shake hands within {limits.handshake_ms} ms") from None
-        if isinstance(error, OSError):
+        if isinstance(error, OSError | UnicodeError):  # the latter of a name that can be none
             raise BulkLost(f"{host}:{port} cannot be reached: {error}") from error
         raise
     return stream

@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import httpx2
 
 from api.app import Gateway, create_app
+from api.protocol import BoundedProtocol
 from api.server import Serving
 from api.settings import GatewaySettings
 from apps.kv.store import KeyValueStore
@@ -89,14 +90,27 @@ async def healthy(place: Place) -> None:
     assert (await place.http.get("/readyz")).status_code == 200
 
 
-async def raw(place: Place, *parts: bytes, pause: float = 0.0) -> bytes:
-    """What comes back for bytes as they are, until the gateway hangs up."""
+@asynccontextmanager
+async def connected(place: Place) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     reader, writer = await asyncio.open_connection(place.serving.host, place.serving.port)
     try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+def connections_of(place: Place) -> list[BoundedProtocol]:
+    server = place.serving._server
+    assert server is not None
+    return [cast(BoundedProtocol, each) for each in server.server_state.connections]
+
+
+async def raw(place: Place, *parts: bytes, pause: float = 0.0) -> bytes:
+    """What comes back for bytes as they are, until the gateway hangs up. ``pause``: between them, for who is
+    slow."""
+    async with connected(place) as (reader, writer):
         for part in parts:
             writer.write(part)
             await writer.drain()
             await asyncio.sleep(pause)
         return await reader.read()
-    finally:
-        writer.close()

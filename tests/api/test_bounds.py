@@ -11,8 +11,17 @@ from api.admission import RETRY_MAX_S, RETRY_S, Standing
 from api.app import Gateway
 from api.hot import KeyExchange
 from api.protocol import LINGER_BYTES
-from tests.api.gateways import Place, ask, gateway_of, healthy, problem, raw
-from tests.rsm.test_replica import play
+from tests.api.gateways import (
+    Place,
+    ask,
+    connected,
+    connections_of,
+    gateway_of,
+    healthy,
+    problem,
+    raw,
+)
+from tests.rsm.test_replica import play, until
 
 
 def told(answer: bytes) -> tuple[int, str]:
@@ -106,8 +115,11 @@ def test_when_a_client_asks_before_it_sends_a_body_then_it_is_told_at_once() -> 
         head = b"PUT /v1/kv/k HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\nconnection: close\r\n"
         refused = await raw(place, head + b"content-length: 99999999\r\n\r\n")
         assert refused.startswith(b"HTTP/1.1 413")
-        taken = await raw(place, head + b"content-length: 2\r\n\r\n", b"ab", pause=0.1)
-        assert taken.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 201")
+        async with connected(place) as (reader, writer):
+            writer.write(head + b"content-length: 2\r\n\r\n")
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(b"ab")
+            assert (await reader.read()).startswith(b"HTTP/1.1 201")
 
     ask(check, sites=1)
 
@@ -118,14 +130,8 @@ def test_when_a_client_takes_nothing_then_it_is_left() -> None:
         _, writer = await asyncio.open_connection(place.serving.host, place.serving.port, limit=1024)
         for _ in range(20):
             writer.write(b"GET /v1/kv/k HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        server = place.serving._server
-        assert server is not None
-        connections = server.server_state.connections
-        async with asyncio.timeout(10):
-            while len(connections) < 2:
-                await asyncio.sleep(0.01)
-            while len(connections) > 1:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(connections_of(place)) >= 2)
+        await until(lambda: len(connections_of(place)) <= 1)
         writer.close()
         await healthy(place)
 
@@ -188,8 +194,7 @@ def test_when_a_refused_connection_comes_back_too_early_then_only_that_one_is_he
         assert told["detail"] == "too many requests are under way; come back when it is time"
         assert loop.time() - began < RETRY_S
         early = asyncio.ensure_future(place.http.get("/v1/kv/k"))
-        while not admission.held:
-            await asyncio.sleep(0.01)
+        await until(lambda: admission.held)
         async with httpx2.AsyncClient(base_url=place.serving.url) as other:
             problem(await other.get("/v1/kv"), 429, "overloaded")
         assert not early.done()
@@ -234,13 +239,11 @@ def test_when_clients_go_away_in_mid_request_then_nothing_is_left_of_them() -> N
             for _ in range(5):
                 _, writer = await asyncio.open_connection(place.serving.host, place.serving.port)
                 writer.write(request)
-                await writer.drain()
-                await asyncio.sleep(0.01)
+                await until(lambda: any(each.cycle for each in connections_of(place)))  # its head was read
                 writer.transport.abort()
+                await until(lambda: not connections_of(place))
         parts = place.gateway.parts
-        async with asyncio.timeout(10):
-            while parts.admission.under_way or parts.watches.count:
-                await asyncio.sleep(0.01)
+        await until(lambda: not (parts.admission.under_way or parts.watches.count))
         await healthy(place)
 
     ask(check)
@@ -252,8 +255,7 @@ def test_when_the_gateway_stops_then_what_is_under_way_is_answered_and_the_rest_
             http = place.http
             reader, writer = await asyncio.open_connection(place.serving.host, place.serving.port)
             writer.write(b"PUT /v1/kv/k HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\n\r\nha")
-            while not place.gateway.parts.admission.under_way:
-                await asyncio.sleep(0.01)
+            await until(lambda: place.gateway.parts.admission.under_way)
             await place.gateway.stop()
             answer = await http.put("/v1/kv/other", content=b"x")
             problem(answer, 503, "stopping")
@@ -264,8 +266,7 @@ def test_when_the_gateway_stops_then_what_is_under_way_is_answered_and_the_rest_
             stopping = asyncio.ensure_future(place.serving.stop())
             server = place.serving._server
             assert server is not None
-            while not server.should_exit:
-                await asyncio.sleep(0.01)
+            await until(lambda: server.should_exit)
             writer.write(b"lf")
             assert (await reader.readline()).startswith(b"HTTP/1.1 201")
             await stopping

@@ -11,7 +11,7 @@ from rsm.client import Client
 from rsm.replica import Replica
 from tests.api.gateways import Place, ask, client_config, gateway_of, problem, served
 from tests.api.test_watches import Reader
-from tests.rsm.test_replica import config, crash, founded, play
+from tests.rsm.test_replica import config, crash, founded, play, until
 
 
 def test_when_the_cluster_is_asked_for_then_every_member_tells_how_it_stands() -> None:
@@ -208,9 +208,7 @@ def test_when_the_majority_is_gone_then_nothing_is_sent_and_it_says_so_until_it_
         answer = await http.put("/v1/kv/k", content=b"w")
         code = {503: "no_primary", 504: "outcome_unknown"}[answer.status_code]
         problem(answer, answer.status_code, code)
-        async with asyncio.timeout(20):
-            while not place.gateway.parts.store.is_lost:
-                await asyncio.sleep(0.02)
+        await until(lambda: place.gateway.parts.store.is_lost)
         for answer in (
             await http.put("/v1/kv/k", content=b"w"),
             await http.get("/v1/kv/k"),

@@ -11,8 +11,8 @@ import pytest
 
 from api.protocol import BoundedProtocol
 from rsm.calls import Calls
-from tests.api.gateways import Place, ask, gateway_of, healthy, problem, raw, served
-from tests.rsm.test_replica import play
+from tests.api.gateways import Place, ask, connected, gateway_of, healthy, problem, raw, served
+from tests.rsm.test_replica import play, until
 
 PUT = b"PUT /v1/kv/%s HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s"
 LAST = b"GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
@@ -42,15 +42,6 @@ async def noted(place: Place) -> dict[str, float]:
             )
             found[f"{labels['method']} {labels['status']}".replace('"', "")] = float(line.split()[-1])
     return found
-
-
-@asynccontextmanager
-async def connected(place: Place) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    reader, writer = await asyncio.open_connection(place.serving.host, place.serving.port)
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
 
 
 @asynccontextmanager
@@ -220,18 +211,14 @@ def test_when_clients_go_away_then_they_are_counted_and_their_places_are_free_wh
         async with silence(place, monkeypatch) as calls:
             async with connected(place) as (_, writer):
                 writer.write(put(b"k", b"v"))
-                while not calls:
-                    await asyncio.sleep(0.001)
+                await until(lambda: calls)
             async with connected(place) as (_, writer):
                 writer.write(put(b"k", b"value")[:-1])
-                while admission.under_way < 2:
-                    await asyncio.sleep(0.001)
-            while admission.under_way > 1:
-                await asyncio.sleep(0.001)
+                await until(lambda: admission.under_way >= 2)
+            await until(lambda: admission.under_way <= 1)
             assert await noted(place) == {"PUT 499": 1.0}
             calls[0].set_exception(TimeoutError())
-            while admission.under_way:
-                await asyncio.sleep(0.001)
+            await until(lambda: not admission.under_way)
             assert await noted(place) == {"PUT 499": 2.0}
         await healthy(place)
 
@@ -246,10 +233,8 @@ def test_when_a_client_has_gone_and_the_group_does_not_answer_then_its_place_is_
         async with silence(place, monkeypatch) as calls:
             async with connected(place) as (_, writer):
                 writer.write(put(b"k", b"v"))
-                while not calls:
-                    await asyncio.sleep(0.001)
-            while admission.under_way:
-                await asyncio.sleep(0.01)
+                await until(lambda: calls)
+            await until(lambda: not admission.under_way)
             assert calls[0].cancelled()
         assert await noted(place) == {"PUT 499": 1.0}
 
@@ -294,8 +279,7 @@ def test_when_it_stops_under_load_then_each_request_has_an_answer_or_was_not_tak
                         answered.append(statuses(head)[0])
 
             clients = [asyncio.ensure_future(client(number)) for number in range(20)]
-            while len(answered) < 200:
-                await asyncio.sleep(0.01)
+            await until(lambda: len(answered) >= 200)
             await place.serving.stop()
             await asyncio.gather(*clients)
             assert set(answered) <= {200, 201, 503}
@@ -316,8 +300,7 @@ def test_when_a_stop_has_waited_long_enough_then_who_is_still_there_is_left(
             connected(place) as (reader, writer),
         ):
             writer.write(put(b"k", b"v"))
-            while not calls:
-                await asyncio.sleep(0.001)
+            await until(lambda: calls)
             await place.serving.stop()
             with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
                 await reader.readuntil(b"\r\n\r\n")

@@ -7,7 +7,7 @@ import pytest
 from api.routes import locks
 from rsm.link_client import Link
 from tests.api.gateways import Place, ask, problem
-from tests.rsm.test_replica import crash
+from tests.rsm.test_replica import crash, until
 
 
 def test_when_a_lease_is_granted_then_it_can_be_looked_at_renewed_and_ended() -> None:
@@ -263,8 +263,7 @@ def test_when_who_waits_for_a_lock_goes_away_then_its_place_is_given_up() -> Non
             waiting.cancel()
             while (await http.get("/v1/locks/l")).json()["waiting"]:
                 await asyncio.sleep(0.01)
-            while place.gateway.parts.admission.waiting:
-                await asyncio.sleep(0.01)
+            await until(lambda: not place.gateway.parts.admission.waiting)
 
     ask(check)
 

@@ -1,7 +1,8 @@
 """Requests that nobody means well with, or that a client of another make writes in its own way."""
 
 import asyncio
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -10,8 +11,9 @@ from api.hot import KeyExchange
 from api.protocol import BoundedProtocol
 from rsm.client import Client
 from rsm.quality import Held
-from tests.api.gateways import Place, ask, healthy, problem, raw
-from tests.api.test_connections import LAST, connected, get, noted, put, statuses
+from tests.api.gateways import Place, ask, connected, connections_of, healthy, problem, raw
+from tests.api.test_connections import LAST, get, noted, put, statuses
+from tests.rsm.test_replica import until
 
 UPGRADE = b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
 JSON = b"content-type: application/json\r\n"
@@ -27,9 +29,16 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
-def connections_of(place: Place) -> list[BoundedProtocol]:
-    server: Any = place.serving._server
-    return list(server.server_state.connections)
+@asynccontextmanager
+async def refused(place: Place) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection that was told to come back later, for the only place is taken."""
+    admission = place.gateway.parts.admission
+    taken = admission.enter(Standing())
+    async with connected(place) as (reader, writer):
+        writer.write(get(b"k"))
+        assert b" 429 " in await reader.readuntil(b"\r\n")
+        yield reader, writer
+    admission.leave(taken, None, 0.0)
 
 
 # -- other protocols -----------------------------------------------------------------------------
@@ -91,13 +100,9 @@ def test_when_a_value_comes_in_a_coding_that_is_not_undone_then_it_is_not_kept_s
 def test_when_a_request_is_held_back_then_nothing_of_its_body_is_kept() -> None:
     async def check(place: Place) -> None:
         admission = place.gateway.parts.admission
-        taken = admission.enter(Standing())
-        async with connected(place) as (reader, writer):
-            writer.write(get(b"k"))
-            assert b" 429 " in await reader.readuntil(b"\r\n")
+        async with refused(place) as (reader, writer):
             writer.write(put_with(b"k", CHUNKED, chunk(b"x" * 1000)))
-            while not admission.held:
-                await asyncio.sleep(0.001)
+            await until(lambda: admission.held)
             (held,) = (each._current for each in connections_of(place) if each.standing.is_due)
             assert isinstance(held, KeyExchange)
             for _ in range(20):
@@ -107,7 +112,6 @@ def test_when_a_request_is_held_back_then_nothing_of_its_body_is_kept() -> None:
             answer = await reader.read()
             assert statuses(answer)[-1] == 200
             assert sum(map(len, held._pieces)) <= 1000
-        admission.leave(taken, None, 0.0)
         assert admission.under_way == 0
 
     ask(check, sites=1, requests_max=1)
@@ -119,8 +123,7 @@ def test_when_a_body_waits_behind_another_request_then_it_is_not_read_in_advance
             writer.write(
                 b"GET /v1/watch HTTP/1.1\r\nhost: localhost\r\n\r\n" + put_with(b"k", CHUNKED, chunk(b"x"))
             )
-            while not place.gateway.parts.watches.count:
-                await asyncio.sleep(0.001)
+            await until(lambda: place.gateway.parts.watches.count)
             for _ in range(300):
                 writer.write(chunk(b"x" * 100_000))
             with pytest.raises(TimeoutError):
@@ -137,18 +140,12 @@ def test_when_a_body_waits_behind_another_request_then_it_is_not_read_in_advance
 def test_when_a_client_that_is_held_back_goes_then_nothing_waits_for_it() -> None:
     async def check(place: Place) -> None:
         admission = place.gateway.parts.admission
-        taken = admission.enter(Standing())
-        async with connected(place) as (reader, writer):
+        async with refused(place) as (_, writer):
             writer.write(get(b"k"))
-            assert b" 429 " in await reader.readuntil(b"\r\n")
-            writer.write(get(b"k"))
-            while not admission.held:
-                await asyncio.sleep(0.001)
+            await until(lambda: admission.held)
         async with asyncio.timeout(0.5):
-            while admission.held:
-                await asyncio.sleep(0.001)
+            await until(lambda: not admission.held)
         assert await noted(place) == {"GET 429": 1.0, "GET 499": 1.0}
-        admission.leave(taken, None, 0.0)
 
     ask(check, sites=1, requests_max=1)
 
@@ -156,18 +153,13 @@ def test_when_a_client_that_is_held_back_goes_then_nothing_waits_for_it() -> Non
 def test_when_it_stops_then_who_is_held_back_is_told_at_once() -> None:
     async def check(place: Place) -> None:
         admission = place.gateway.parts.admission
-        taken = admission.enter(Standing())
-        async with connected(place) as (reader, writer):
+        async with refused(place) as (reader, writer):
             writer.write(get(b"k"))
-            assert b" 429 " in await reader.readuntil(b"\r\n")
-            writer.write(get(b"k"))
-            while not admission.held:
-                await asyncio.sleep(0.001)
+            await until(lambda: admission.held)
             async with asyncio.timeout(0.5):
                 await place.gateway.stop()
                 await reader.readuntil(b"HTTP/1.1 503 ")
         assert admission.held == 0
-        admission.leave(taken, None, 0.0)
 
     ask(check, sites=1, requests_max=1)
 
@@ -196,11 +188,9 @@ def test_when_the_last_request_fails_in_mid_body_then_what_follows_is_not_begun(
         async with connected(place) as (reader, writer):
             begun = put_with(b"k", CHUNKED + b"connection: keep-alive\r\n", chunk(b"x" * MIB))
             writer.write(begun.replace(b"HTTP/1.1", b"HTTP/1.0", 1))  # the parser goes on
-            while not place.gateway.parts.admission.under_way:
-                await asyncio.sleep(0.001)
+            await until(lambda: place.gateway.parts.admission.under_way)
             (under_way,) = (each._current for each in connections_of(place) if each._current.body_due)
-            while under_way._size < MIB:
-                await asyncio.sleep(0.001)
+            await until(lambda: under_way._size >= MIB)
             writer.write(chunk(b"x") + b"0\r\n\r\n" + follower)
             assert statuses(await reader.read()) == [413]
         assert (await place.http.get("/v1/kv/other")).status_code == 200
@@ -233,8 +223,7 @@ def test_when_half_a_head_follows_then_it_has_no_clock_while_others_are_under_wa
     async def check(place: Place) -> None:
         async with connected(place) as (reader, writer):
             writer.write(get(b"k?nonsense=1") + b"GET /v1/watch HTTP/1.1\r\nhost: localhost\r\n\r\nGET /half")
-            while not place.gateway.parts.watches.count:
-                await asyncio.sleep(0.001)
+            await until(lambda: place.gateway.parts.watches.count)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.6):
                     await reader.readuntil(b"HTTP/1.1 408")
@@ -255,8 +244,7 @@ def test_when_a_value_came_slowly_then_its_call_has_all_its_time(monkeypatch: py
         request = put(b"k?qos=all", b"value")
         async with connected(place) as (reader, writer):
             writer.write(request[:-1])
-            while not place.gateway.parts.admission.under_way:
-                await asyncio.sleep(0.001)
+            await until(lambda: place.gateway.parts.admission.under_way)
             writer.write(request[-1:])
             assert b" 201 " in await reader.readuntil(b"\r\n")
 

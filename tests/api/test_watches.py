@@ -13,7 +13,7 @@ from api.parameters import EVERYTHING
 from api.watches import Told, Watcher
 from apps.kv.types import Event
 from tests.api.gateways import Place, ask, gateway_of, healthy, problem, settings_of
-from tests.rsm.test_replica import crash, play
+from tests.rsm.test_replica import crash, play, until
 
 
 class Sent(NamedTuple):
@@ -181,9 +181,7 @@ def test_when_nothing_happens_then_signs_of_life_come_and_move_the_id_on() -> No
             assert ready is not None
             noise = (await place.http.put("/v1/kv/noise", content=b"x")).json()["revision"]
             waiting = asyncio.ensure_future(reader.next())
-            async with asyncio.timeout(10):
-                while int(reader.last_id) < noise:
-                    await asyncio.sleep(0.01)
+            await until(lambda: int(reader.last_id) >= noise)
             assert reader.comments
             waiting.cancel()
 
@@ -241,9 +239,7 @@ def test_when_nobody_watches_any_more_then_the_feed_ends() -> None:
             await reader.next()
             assert watches.count == 1
             assert watches._hub is not None
-        async with asyncio.timeout(10):
-            while watches.count:
-                await asyncio.sleep(0.01)
+        await until(lambda: not watches.count)
         assert watches._hub is None
 
     ask(check)

@@ -1,5 +1,6 @@
 """The chaos battery over HTTP: its checks on bad histories, its models, and a short real round."""
 
+import asyncio
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -19,6 +20,7 @@ from bench.chaos.failpoints import Role
 from bench.chaos.history import Ended, History
 from bench.chaos.http.checks import check_watch, judge_http, replayed, search_groups
 from bench.chaos.http.draws import COUNTER, REGISTERS, Draws, Request
+from bench.chaos.http.outside import Transport
 from bench.chaos.http.requests import http_of, told
 from bench.chaos.http.store import NOBODY, RecordedStore, Shown, mark, marked, name_of
 from bench.chaos.http.watching import Broke, Got, Line, Opened, Parser, read_watch
@@ -617,3 +619,18 @@ def test_when_nothing_was_executed_then_nothing_happened() -> None:
     events, effects = replayed([Executed(4, 1, 1, put.method, put.arguments)])
     assert ([each.revision for each in events], effects) == ([4], {(1, 1): 4})
     assert name_of("get", (b"k",)) == NOBODY
+
+
+def test_when_a_connection_loses_its_socket_before_a_request_goes_out_then_nothing_was_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def without_socket(*_: object) -> httpx2.Response:
+        raise AttributeError("'NoneType' object has no attribute 'getpeername'")
+
+    async def main() -> None:
+        async with httpx2.AsyncClient(transport=Transport()) as client:
+            with pytest.raises(httpx2.ConnectError, match="getpeername"):
+                await client.get("http://127.0.0.1:9/")
+
+    monkeypatch.setattr(httpx2.AsyncHTTPTransport, "handle_async_request", without_socket)
+    asyncio.run(main())

@@ -12,7 +12,7 @@ import pytest
 
 from bench.chaos.books import Checked
 from bench.errors import BenchError
-from loadtests.faults import Fault, Mark, Strike, plan_faults, strike
+from loadtests.faults import BACK_SECONDS, Fault, Mark, Strike, plan_faults, strike
 from loadtests.judging import Verdict
 from loadtests.latencies import Latencies, percentiles_ms, stalls, width_for
 from loadtests.mix import weights_of
@@ -259,6 +259,14 @@ def test_faults_come_in_turn_and_strike_all_replicas_in_the_end() -> None:
     assert all({each.fault for each in planned[at : at + 3]} == set(Fault) for at in range(0, 30, 3))
     assert {each.who for each in planned} == {"one", "two", "three"}
     assert planned == list(islice(plan_faults(["one", "two", "three"], Random(1)), 30))
+
+
+@pytest.mark.parametrize("run_time_s", [10.0, 30.0, 60.0, 1800.0])
+def test_when_a_run_is_short_then_all_kinds_of_faults_have_their_time_in_it(run_time_s: float) -> None:
+    for seed in range(50):
+        planned = list(islice(plan_faults(["one"], Random(seed), run_time_s), len(Fault)))
+        needed_s = sum(each.wait_s + each.down_s + BACK_SECONDS for each in planned)
+        assert needed_s <= 0.7 * run_time_s, seed
 
 
 def test_when_a_replica_is_struck_then_it_is_brought_back_and_marked() -> None:

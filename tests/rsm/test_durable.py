@@ -13,7 +13,7 @@ from ordering.driver import run
 from ordering.naming import group_id
 from ordering.records import Record
 from rsm.config import ReplicaConfig
-from rsm.disk import Came, Disk
+from rsm.disk import ROW_BYTES, Came, Disk
 from rsm.errors import OutcomeUnknown
 from rsm.proxy import Consistency
 from rsm.replica import Replica
@@ -156,6 +156,24 @@ def test_when_snapshots_are_taken_then_the_log_is_trimmed_and_restarts_go_on(tmp
             assert any(replica.executor.applied for replica in cluster.replicas.values())
             await cluster.ready()
             assert await cluster.replicas[0].proxy.get() == 400
+
+    play(main())
+
+
+def test_when_there_are_many_rows_of_few_bytes_then_they_are_trimmed_as_well(tmp_path: Path) -> None:
+    """What a restart costs goes by rows, where messages are small."""
+
+    async def main() -> None:
+        async with Cluster(tmp_path, snapshot_bytes=200 * ROW_BYTES) as cluster:
+            replica = cluster.replicas[0]
+            saved = None
+            for _ in range(1000):
+                await replica.proxy.add(1)
+                saved = replica.status().snapshot
+                if saved is not None:
+                    break
+            assert saved is not None
+            assert saved.slot >= 100
 
     play(main())
 

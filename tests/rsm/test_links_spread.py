@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from rsm import link_client
-from rsm.client import Client
+from rsm.client import Client, ClientConfig
 from rsm.replica import Replica
 from tests.rsm.test_links import Journal, client_of, linked
-from tests.rsm.test_replica import crash, group_of, play
+from tests.rsm.test_replica import crash, group_of, play, until
 
 
 def preferred(client: Client[Any]) -> list[str]:
@@ -24,9 +24,7 @@ async def cut(replica: Replica[Any]) -> None:
 
 
 async def arrived(client: Client[Any], address: str) -> None:
-    async with asyncio.timeout(20):
-        while client.linked_to != address or not client._link.is_up:
-            await asyncio.sleep(0.01)
+    await until(lambda: client.linked_to == address and client._link.is_up)
 
 
 def test_when_many_clients_are_linked_then_they_spread_and_spread_again_when_a_replica_dies() -> None:
@@ -114,12 +112,35 @@ def test_when_who_is_preferred_does_not_serve_then_a_link_stays_where_it_is(
                 await crash(await linked(client, replicas))
                 await arrived(client, preferred(client)[1])
                 made = client._link.made
-                async with asyncio.timeout(20):
-                    while len(tried) < 3:
-                        await asyncio.sleep(0.01)
+                await until(lambda: len(tried) >= 3)
                 assert set(tried) == {preferred(client)[0]}
                 assert await journal.count() == 0
                 assert client._link.made == made
+
+    play(main())
+
+
+def test_when_who_is_preferred_most_has_a_name_that_is_none_then_a_link_goes_back_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link_client, "HOME_SECONDS", 0.05)
+    odd = "a..b:7400"  # to look it up is no error of the network
+
+    async def main() -> None:
+        async with group_of(Journal) as replicas:
+            addresses = (odd, *(replica.address for replica in replicas))
+            while True:
+                client = Client(Journal, ClientConfig(group="tested", replicas=addresses, insecure=True))
+                async with client:
+                    order = preferred(client)
+                    if order[0] != odd:
+                        continue
+                    home = await linked(client, replicas)
+                    assert home.address == order[1]
+                    await cut(home)
+                    await arrived(client, order[2])
+                    await arrived(client, order[1])
+                    return
 
     play(main())
 
@@ -143,8 +164,6 @@ def test_when_who_is_preferred_breaks_again_and_again_then_it_is_gone_back_to_ev
                     found.append(client._link._patience)
                 assert found == sorted(found)
                 assert found[-1] == 0.3
-                async with asyncio.timeout(20):
-                    while client._link._patience != 0.02:  # it has stayed
-                        await asyncio.sleep(0.01)
+                await until(lambda: client._link._patience == 0.02)  # it has stayed
 
     play(main())

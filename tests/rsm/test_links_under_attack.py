@@ -25,7 +25,7 @@ from rsm.state_machine import StateMachine, command, query
 from rsm.status import Standing
 from rsm.transfer import CallWanted
 from tests.rsm.test_links import linked
-from tests.rsm.test_replica import crash, group_of, play
+from tests.rsm.test_replica import crash, group_of, play, until
 
 MIB = 1 << 20
 made: list[int] = []  # sizes of blobs
@@ -125,12 +125,6 @@ def not_the_handler(replicas: list[Replica[Any]]) -> Replica[Any]:
 def stale(number: int, name: str, *args: Any) -> bytes:
     bound = Catalogue(Notes).query(name).bind(args, {})
     return framed(ReadWanted(number, Consistency.STALE, 0, False, LANGUAGE.encode_query(bound)))
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 # -- what was answered -----------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -34,6 +34,13 @@ def play(main: Coroutine[Any, Any, T]) -> T:
             return await main
 
     return run(bounded())
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    """For what tells nobody that it has come about."""
+    async with asyncio.timeout(20):
+        while not is_so():
+            await asyncio.sleep(0.005)
 
 
 async def crash(replica: Replica[Any]) -> None:

@@ -79,14 +79,20 @@ def judge_http(
         watched += seen
         problems += found
     searched, gave_up, found = search_groups(meant, effects, seed)
-    return [*problems, *found], Checked(
-        operations=len(operations),
-        acknowledged=sum(each.outcome is not Outcome.UNKNOWN for each in operations),
-        unknown=sum(each.outcome is Outcome.UNKNOWN for each in operations),
-        refused=len(history.refused),
-        executed=len(order),
-        searched=searched,
-        gave_up=gave_up,
+    checked = counted(meant, len(history.refused), len(order), watched)
+    checked.searched, checked.gave_up = searched, gave_up
+    return [*problems, *found], checked
+
+
+def counted(meant: Sequence[Asked], refused: int, executed: int, watched: int) -> Checked:
+    """Before anything is searched."""
+    unknown = sum(not _is_known(each) for each in meant)
+    return Checked(
+        operations=len(meant),
+        acknowledged=len(meant) - unknown,
+        unknown=unknown,
+        refused=refused,
+        executed=executed,
         repeated=sum(each.name not in {NOBODY, each.slot} for each in meant),
         watched=watched,
     )

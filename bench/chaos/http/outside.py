@@ -23,6 +23,17 @@ CONNECT_SECONDS: Final = 1.0
 BAD_SECONDS: Final = 0.5
 
 
+class Transport(httpx2.AsyncHTTPTransport):
+    """A connection that the other end resets before a request goes out has no socket any more on uvloop, and
+    anyio asks it for its name. Nothing was sent."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        try:
+            return await super().handle_async_request(request)
+        except AttributeError as error:
+            raise httpx2.ConnectError(f"reset as soon as it was made: {error}", request=request) from error
+
+
 class Gateways:
     """Each is a way in. One that is gone is left alone for a moment."""
 
@@ -67,7 +78,7 @@ def http_caller(link: Link) -> None:
 
 async def _call(link: Link, setup: HttpSetup) -> None:
     timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)
-    client = httpx2.AsyncClient(timeout=timeout, trust_env=False)
+    client = httpx2.AsyncClient(timeout=timeout, transport=Transport(trust_env=False))
     watcher = Watcher(client, setup.gateways, setup.client - 1, setup.watch)
     load = StoreLoad(Gateways(client, setup.gateways), setup.client, Notes(setup.notes), Random(setup.seed))
     await watcher.begun()
