@@ -138,11 +138,13 @@ class Outcomes:
         """How everything stands that is watched; gives the slot from which on changes are to be followed."""
         since: int | None = None
         for action, watches in list(self._watches.items()):
+            # Of those the read misses nothing; others may be requested while it is under way.
+            known = [each for each in watches if each.latest is not None and not is_decided(each.latest)]
             read = await self._proxy.reading("action", action)
             since = read.timestamp if since is None else min(since, read.timestamp)
             if read.value is not None:
                 self._tell(read.value)
-            for watch in watches:
-                if read.value is None and watch.latest is not None and not is_decided(watch.latest):
-                    watch.fail(OutcomeUnknown(_UNKNOWN))
+                continue
+            for watch in known:
+                watch.fail(OutcomeUnknown(_UNKNOWN))
         return since or 0

@@ -15,8 +15,9 @@ every transaction is synced. Constraints that are deferred to the commit are not
 
 *PostgreSQL.* Its own two-phase commit: the operations and the mark are in a prepared transaction, which keeps
 its locks until it is decided. Its name is too short for a unit's, so a row says which unit it is; that row is
-committed without a sync of its own, for the log is written in order, and the preparation syncs it. Commits
-wait for nobody, so they have a connection of their own.
+committed without a sync of its own, for the log is written in order, and the preparation syncs it. Attempts
+may wait for what is prepared, so they have a connection of their own; and so have commits, which must not
+wait for anybody.
 """
 
 import asyncio
@@ -109,14 +110,14 @@ class SqlParticipant(Participant):
             raise
 
     async def close(self) -> None:
-        await self._side.work.close()
-        await self._side.ends.close()
+        for seat in (self._side.tries, self._side.work, self._side.ends):
+            await seat.close()
 
     async def recover(self) -> Recovered:
         return await self._side.work.run(self._side.recover)
 
     async def attempt(self, operations: Sequence[Operation]) -> list[bytes]:
-        return await self._side.work.run(self._side.attempt, operations)
+        return await self._side.tries.run(self._side.attempt, operations)
 
     async def prepare(self, unit: Unit, operations: Sequence[Operation]) -> None:
         await self._side.work.run(self._side.prepare, unit, tuple(operations))
@@ -242,8 +243,9 @@ class _Side(ABC):
 
     begin: str
 
-    def __init__(self, operations: Operations, work: _Seat, ends: _Seat) -> None:
-        self.work = work  # attempts and preparations
+    def __init__(self, operations: Operations, tries: _Seat, work: _Seat, ends: _Seat) -> None:
+        self.tries = tries  # attempts
+        self.work = work  # preparations, and the rest
         self.ends = ends  # commits and aborts
         self._operations = operations
 
@@ -264,8 +266,8 @@ class _Side(ABC):
 
     def attempt(self, operations: Sequence[Operation]) -> list[bytes]:
         def once() -> list[bytes]:
-            with self.work.transaction(self.begin):
-                return self._carry_out(self.work, operations)
+            with self.tries.transaction(self.begin):
+                return self._carry_out(self.tries, operations)
 
         return _patiently(once)
 
@@ -346,7 +348,7 @@ class _Sqlite(_Side):
     def __init__(self, url: URL, operations: Operations, lock_ms: int) -> None:
         self._lock_ms = lock_ms
         seat = _Seat("rsm-actions-sqlite", url, self._connected)
-        super().__init__(operations, seat, seat)
+        super().__init__(operations, seat, seat, seat)
 
     def _connected(self, raw: sqlite3.Connection) -> None:
         raw.execute(f"PRAGMA busy_timeout={self._lock_ms}")
@@ -412,8 +414,8 @@ class _Postgres(_Side):
     def __init__(self, url: URL, operations: Operations, lock_ms: int) -> None:
         self._lock_ms = lock_ms
         self._place = ""  # of database and schema, among all of the server
-        work = _Seat("rsm-actions-work", url, self._connected)
-        super().__init__(operations, work, _Seat("rsm-actions-ends", url, self._connected))
+        names = ("rsm-actions-tries", "rsm-actions-work", "rsm-actions-ends")
+        super().__init__(operations, *(_Seat(name, url, self._connected) for name in names))
 
     def _connected(self, raw: Any) -> None:
         raw.execute(f"SET lock_timeout = {self._lock_ms}")

@@ -25,6 +25,7 @@ from tests.apps.actions.bank import (
     credit,
     debit,
     fill,
+    look,
     misspell,
     run,
     spoil,
@@ -368,6 +369,7 @@ def test_when_an_attempt_meets_what_is_prepared_then_it_sees_what_becomes_of_tha
             attempting = asyncio.ensure_future(participant.attempt([debit("alice", 1).at("a")]))
             while not await waiting(url):
                 assert not attempting.done()
+            await participant.prepare(OTHER, [credit("bob", 1).at("a")])  # nothing else waits with it
             await participant.commit(UNIT, OPERATIONS)  # it is not behind the attempt
             (result,) = await attempting
             assert debit("alice", 1).result(result) == 4
@@ -396,7 +398,8 @@ def test_when_connections_are_lost_then_calls_fail_and_the_next_ones_do_not(serv
     async def main() -> None:
         async with opened(url) as participant:
             await participant.prepare(UNIT, OPERATIONS)
-            await participant.abort(OTHER)  # both connections are there
+            await participant.abort(OTHER)
+            await participant.attempt([look("bob").at("a")])  # all connections are there
             server.run(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
                 " AND backend_type = 'client backend'"
@@ -405,6 +408,9 @@ def test_when_connections_are_lost_then_calls_fail_and_the_next_ones_do_not(serv
                 await participant.prepare(OTHER, [credit("bob", 1).at("a")])
             with pytest.raises(Exception, match=r"(?i)connection|terminat"):
                 await participant.commit(UNIT, OPERATIONS)
+            with pytest.raises(Exception, match=r"(?i)connection|terminat"):
+                await participant.attempt([look("bob").at("a")])
+            await participant.attempt([look("bob").at("a")])
             await participant.prepare(OTHER, [credit("bob", 1).at("a")])
             await participant.commit(UNIT, OPERATIONS)
             await participant.commit(OTHER, [])
