@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from apps.actions.ledger import FORGOTTEN, ActionLedger
 from apps.actions.types import Action, State
-from ordering.errors import OrderingError
+from ordering.errors import NoPrimary, OrderingError, Overloaded
 from rsm.client import Client
 from rsm.errors import ChainChanged, OutcomeUnknown, RsmError
 from rsm.proxy import Consistency
@@ -16,6 +16,7 @@ from rsm.replica import Replica
 Through: TypeAlias = Replica[ActionLedger] | Client[ActionLedger]
 Condition: TypeAlias = Callable[[Action], bool]
 
+PAUSE_SECONDS: Final = 0.1
 _UNKNOWN: Final = "the ledger knows no such action, or not any more"
 
 
@@ -130,6 +131,8 @@ class Outcomes:
                             self._tell(action)
                 except ChainChanged:
                     continue
+                except (NoPrimary, Overloaded, OutcomeUnknown):  # this replica is cut off, or the like
+                    await asyncio.sleep(PAUSE_SECONDS)
         except (OrderingError, RsmError) as error:
             self._fail(error)
             self._following = None

@@ -313,6 +313,67 @@ def test_when_the_disk_is_full_then_it_is_not_prepared_and_later_it_is(tmp_path:
     play(main())
 
 
+def test_when_many_units_come_at_once_then_they_share_transactions_and_each_has_its_own_end(
+    tmp_path: Path,
+) -> None:
+    url = sqlite(tmp_path / "bank.db", **{f"k{n}": n for n in range(40)})
+    units = [(Unit(f"u{n}", 1), [debit(f"k{n}", 20).at("a")]) for n in range(40)]
+
+    async def main() -> None:
+        async with opened(url) as participant:
+            seat = participant._side.work
+            said: list[str] = []
+            say = seat.say
+
+            def note(statement: str) -> None:
+                said.append(statement)
+                say(statement)
+
+            seat.say = note  # type: ignore[method-assign]
+            ends = await asyncio.gather(
+                *(participant.prepare(*each) for each in units), return_exceptions=True
+            )
+            assert [isinstance(end, Rejected) for end in ends] == [n < 20 for n in range(40)]
+            assert said.count("COMMIT") < 5
+            prepared = {each.unit for each in (await participant.recover()).prepared}
+            assert prepared == {unit for unit, _ in units[20:]}
+            ends = await asyncio.gather(
+                *(participant.commit(*each) for each in units), return_exceptions=True
+            )
+            assert [isinstance(end, NotPrepared) for end in ends] == [n < 20 for n in range(40)]
+            assert said.count("COMMIT") < 10
+        assert balances(url) == {f"k{n}": n if n < 20 else n - 20 for n in range(40)}
+
+    play(main())
+
+
+def test_when_a_shared_transaction_is_lost_then_all_in_it_are_told(tmp_path: Path) -> None:
+    url = sqlite(tmp_path / "bank.db", alice=15, bob=0)
+
+    async def main() -> None:
+        async with opened(url) as participant:
+            seat = participant._side.work
+            say = seat.say
+
+            def fail(statement: str) -> None:
+                if statement == "COMMIT":
+                    raise OSError("the disk is gone")
+                say(statement)
+
+            seat.say = fail  # type: ignore[method-assign]
+            units = [(UNIT, OPERATIONS), (OTHER, (credit("bob", 1).at("a"),))]
+            ends = await asyncio.gather(
+                *(participant.prepare(*each) for each in units), return_exceptions=True
+            )
+            assert [str(end) for end in ends] == ["the disk is gone"] * 2
+            seat.say = say  # type: ignore[method-assign]
+            assert await participant.recover() == Recovered()
+            await asyncio.gather(*(participant.prepare(*each) for each in units))
+            assert len((await participant.recover()).prepared) == 2
+
+    play(main())
+
+
 # -- PostgreSQL ----------------------------------------------------------------------------------
 
 
