@@ -190,7 +190,7 @@ def _play_in_pool(
     """``unfinished`` always holds the chunks that were taken from ``plans`` and have no outcome yet."""
     running: dict[Future[list[Outcome]], int] = {}
     number = 0
-    pool = ProcessPoolExecutor(jobs, mp_context=_CONTEXT, initializer=_die_on_interrupt)
+    pool = new_pool(jobs)
     try:
         while True:
             while len(running) < jobs * CHUNKS_AHEAD and (chunk := tuple(islice(plans, CHUNK))):
@@ -209,7 +209,7 @@ def _play_in_pool(
 
 def _play_alone(plan: Plan, record: Path | None, run: Runner) -> Outcome:
     """In a process of its own: if that dies too, it is this seed that kills."""
-    with ProcessPoolExecutor(1, mp_context=_CONTEXT, initializer=_die_on_interrupt) as pool:
+    with new_pool(1) as pool:
         try:
             return pool.submit(play, plan, record, (), run).result()
         except BrokenProcessPool:
@@ -220,6 +220,11 @@ def _play_alone(plan: Plan, record: Path | None, run: Runner) -> Outcome:
 
 def _play_chunk(plans: tuple[Plan, ...], record: Path | None, run: Runner) -> list[Outcome]:
     return [play(plan, record, run=run) for plan in plans]
+
+
+def new_pool(jobs: int) -> ProcessPoolExecutor:
+    """Processes that end with Ctrl-C, instead of waiting for work that never comes."""
+    return ProcessPoolExecutor(jobs, mp_context=_CONTEXT, initializer=_die_on_interrupt)
 
 
 def _die_on_interrupt() -> None:

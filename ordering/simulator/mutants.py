@@ -10,16 +10,16 @@ they would in production; the run goes on without it.
 
 import importlib
 import inspect
-import multiprocessing
 import textwrap
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from contextlib import ExitStack, contextmanager
 from typing import TypeAlias
 
 import msgspec
 
 from ordering.errors import ConfigurationError
+from ordering.simulator.campaign import new_pool
 from ordering.simulator.plan import Plan
 from ordering.simulator.run import simulate
 
@@ -583,10 +583,13 @@ def hunt(
         raise ConfigurationError(f"mutants: {', '.join(unknown)} unknown; use {', '.join(known)}")
     chosen = [known[name] for name in names] or list(mutants)
     results: dict[str, MutantResult] = {}
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+    pool = new_pool(jobs)
+    try:
         futures = [pool.submit(search, mutant, seeds, 0, trial) for mutant in chosen]
         for future in as_completed(futures):
             result = future.result()
             results[result.name] = result
             progress(result)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
     return [results[mutant.name] for mutant in chosen]

@@ -1,6 +1,9 @@
 """`rsm sim` as a user types it."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
@@ -215,3 +218,19 @@ def test_when_actions_are_simulated_then_a_replay_tells_what_becomes_of_them() -
     campaign = rsm_sim("--seeds", "2", *small)
     assert campaign.exit_code == 0, campaign.output
     assert "to go on: rsm sim --app actions --first-seed 2 --faults none --seconds 1" in campaign.output
+
+
+def test_when_a_hunt_for_mutants_is_interrupted_then_it_ends() -> None:
+    """Ctrl-C in a terminal reaches the workers too."""
+    words = (sys.executable, "-m", "cli.main", "sim", "--mutants", "--seeds", "1000", "--jobs", "2")
+    with subprocess.Popen(
+        words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+    ) as hunt:
+        assert hunt.stderr is not None
+        assert b"found by" in hunt.stderr.readline()
+        os.killpg(hunt.pid, signal.SIGINT)
+        try:
+            assert hunt.wait(60) == 130
+        finally:
+            if hunt.poll() is None:
+                os.killpg(hunt.pid, signal.SIGKILL)
