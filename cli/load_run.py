@@ -124,14 +124,20 @@ class _Run:
         faults: asyncio.Task[None] | None = None
         if plan.faults and self.crew is not None:
             faults = asyncio.ensure_future(self._strike(self.crew))
+        ended = asyncio.ensure_future(self._ended(self.locust))
         try:
-            code = await self._ended(self.locust)
+            if faults is not None:
+                await asyncio.wait([ended, faults], return_when=asyncio.FIRST_COMPLETED)
+                if faults.done():
+                    faults.result()  # a replica that does not come back ends the run now, not at its end
+            code = await ended
             if faults is not None and plan.web_port is None:
                 await faults
         finally:
-            if faults is not None:
-                faults.cancel()
-                await asyncio.wait([faults])
+            tasks = [ended] if faults is None else [ended, faults]
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
         if code not in CODES:
             raise BenchError(f"locust ended with code {code}: {_last_line(plan.report / LOCUST_LOG)}")
 

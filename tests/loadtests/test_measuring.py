@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from collections.abc import Sequence
 from itertools import islice, pairwise
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 
 from bench.chaos.books import Checked
 from bench.errors import BenchError
+from cli import load_run
+from cli.crew import Crew, NotStarted
 from loadtests.faults import BACK_SECONDS, Fault, Mark, Strike, plan_faults, strike
 from loadtests.judging import Verdict
 from loadtests.latencies import Latencies, percentiles_ms, stalls, width_for
@@ -445,3 +448,33 @@ def test_when_a_run_is_kept_then_it_can_be_judged_where_it_has_been_moved_to(tmp
     assert left.told.end_revision == 3
     with pytest.raises(BenchError, match="--keep"):
         Left.load(tmp_path / "one")
+
+
+def test_when_a_replica_does_not_come_back_from_a_fault_then_the_load_ends_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def not_back(*_: object) -> None:
+        raise NotStarted("replica 2 did not start")
+
+    users = tmp_path / "users.py"
+    users.write_text("from locust import User\nclass Idle(User):\n    pass\n")
+    words = (
+        "-f",
+        str(users),
+        "--headless",
+        "--run-time",
+        "10m",
+        "--autostart",
+        "--host",
+        "http://127.0.0.1:1",
+    )
+    monkeypatch.setattr(load_run, "strike", not_back)
+    monkeypatch.setattr(load_run, "locust_words", lambda _: words)
+    plan = planned(tmp_path)
+    plan.records.mkdir()
+    crew = Crew(tmp_path / "crew", 3, 1, durable=True)
+    run = load_run._Run(plan, crew, "", lambda _: None)
+    with pytest.raises(NotStarted):
+        asyncio.run(run._load())
+    assert run.locust is not None
+    assert run.locust.returncode == -signal.SIGKILL
