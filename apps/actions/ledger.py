@@ -113,7 +113,8 @@ class ActionLedger(StateMachine):
     @command
     def forget(self, site: str) -> SiteState:
         """Wait no longer for what a site has to finish: it will never be applied there, or somebody sees to
-        it. Some of it at a time; ``unfinished`` says how much is left."""
+        it. Some of it at a time; ``unfinished`` says how much is left. A site that is here undoes what it had
+        prepared of it."""
         seat = self._seat(site)
         waiting = (
             unit
@@ -122,6 +123,7 @@ class ActionLedger(StateMachine):
         )
         for unit in list(islice(waiting, self.limits.step_max)):
             self._end_part(unit, seat, FORGOTTEN)
+            seat.forgotten = self.context.timestamp  # who follows is told everything anew
         state = seat.shown(self.context.view)
         if not seat.is_here and not seat.count:
             del self._seats[site], self._queues[site]

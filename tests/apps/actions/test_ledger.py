@@ -326,6 +326,18 @@ def test_forgetting_a_site_ends_the_wait_for_it() -> None:
         group.ledger.forget("c")
 
 
+def test_forgetting_a_site_that_is_here_tells_it_everything_anew() -> None:
+    group = Group()
+    group.request("x", at("a", "k"), at("c", "k"))
+    group.vote("x", "a")
+    group.vote("x", "c")
+    group.finish("x", "c", "no space")
+    seen = group.ledger.duties(0, "c").position
+    assert group.call(group.ledger.forget, "c").unfinished == 0
+    tasks = [duty.task for duty in group.ledger.duties(seen, "c").events]
+    assert tasks == [Task.RESET, Task.COMPLETE]
+
+
 def test_when_the_group_begins_anew_then_nothing_undecided_goes_on() -> None:
     group = Group()
     group.request("voted", at("a", "1"), at("c", "1"))
