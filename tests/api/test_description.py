@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from schemathesis.specs.openapi.checks import (
 
 from api.problems import KINDS
 from ordering.driver import run
+from tests.api.banks import BankPlace, ask_bank, bank_place
 from tests.api.gateways import Place, ask, gateway_of, healthy
 
 CHECKS = (
@@ -32,19 +34,20 @@ CHECKS = (
     response_schema_conformance,
     unsupported_method,
 )
-STREAMS = {"/v1/watch", "/v1/cluster/events"}  # they have no end
+STREAMS = {"/v1/watch", "/v1/actions/events", "/v1/cluster/events"}  # they have no end
 EXAMPLES = 10
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+@pytest.fixture(scope="module", params=["kv", "actions"])
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A gateway in a thread of its own, for programs that block."""
+    folder = tmp_path_factory.mktemp("bank")
     started: list[str] = []
     ready, loops = threading.Event(), list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]()
 
     async def main() -> None:
         stopped = asyncio.Event()
-        async with gateway_of() as place:
+        async with gateway_of() if request.param == "kv" else bank_place(folder) as place:
             loops.append((asyncio.get_running_loop(), stopped))
             started.append(place.serving.url)
             ready.set()
@@ -75,7 +78,7 @@ def url() -> Iterator[str]:
 def test_when_anything_is_sent_then_the_answer_is_as_described(url: str) -> None:
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
     results = list(schema.get_all_operations())
-    assert len(results) > 25
+    assert len(results) > 15
     for result in results:
         assert isinstance(result, Ok)
         operation = result.ok()
@@ -98,7 +101,7 @@ def test_when_anything_is_sent_then_the_answer_is_as_described(url: str) -> None
                 attack()
 
 
-def test_when_the_description_is_read_then_it_has_every_path_and_every_problem() -> None:
+def test_when_the_description_is_read_then_it_has_every_path_and_every_problem(tmp_path: Path) -> None:
     async def check(place: Place) -> None:
         described = (await place.http.get("/openapi.json")).json()
         paths = described["paths"]
@@ -119,13 +122,39 @@ def test_when_the_description_is_read_then_it_has_every_path_and_every_problem()
             ("/v1/snapshots", {"get", "post"}),
         ):
             assert set(paths[path]) == methods, path
-        told = str(described)
-        missing = {code for code in KINDS if f"`{code}`" not in told}
-        assert missing == {"not_found", "method_not_allowed", "no_supervisor"}, "these are of no path here"
-        for path, methods in paths.items():
-            for name, operation in methods.items():
-                assert operation["summary"], (path, name)
-                for parameter in operation.get("parameters", []):
-                    assert parameter.get("description") or parameter["in"] == "path", (path, parameter)
+        check_words(paths)
+        told.append(str(described))
 
+    async def check_actions(place: BankPlace) -> None:
+        described = (await place.http.get("/openapi.json")).json()
+        paths = described["paths"]
+        assert "/v1/kv" not in paths
+        for path, methods in (
+            ("/v1/actions", {"get", "post"}),
+            ("/v1/actions/sites", {"get"}),
+            ("/v1/actions/events", {"get"}),
+            ("/v1/actions/{action}", {"get"}),
+            ("/v1/actions/{action}:commit", {"post"}),
+            ("/v1/actions/{action}:abort", {"post"}),
+            ("/v1/cluster", {"get"}),
+        ):
+            assert set(paths[path]) == methods, path
+        (example,) = described["components"]["schemas"]["ActionBody"]["examples"]
+        answer = await place.http.post("/v1/actions", json=example)
+        assert answer.json()["code"] == "action_aborted", "alice has no account here, but all else is right"
+        check_words(paths)
+        told.append(str(described))
+
+    told: list[str] = []
     ask(check, sites=1)
+    ask_bank(check_actions, tmp_path)
+    missing = {code for code in KINDS if not any(f"`{code}`" in each for each in told)}
+    assert missing == {"not_found", "method_not_allowed", "no_supervisor"}, "these are of no path here"
+
+
+def check_words(paths: dict[str, Any]) -> None:
+    for path, methods in paths.items():
+        for name, operation in methods.items():
+            assert operation["summary"], (path, name)
+            for parameter in operation.get("parameters", []):
+                assert parameter.get("description") or parameter["in"] == "path", (path, parameter)
