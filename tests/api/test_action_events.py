@@ -113,6 +113,23 @@ def test_when_nothing_happens_then_signs_of_life_come_and_say_how_far_it_is(tmp_
     ask_bank(check, tmp_path, heartbeat_s=0.05, watches_max=1)
 
 
+def test_when_somebody_looks_at_the_board_then_it_tells_of_sites_and_not_of_locks(tmp_path: Path) -> None:
+    async def check(place: BankPlace) -> None:
+        async with place.http.stream("GET", "/v1/cluster/events") as answer:
+            reader, found = Reader(answer), dict[str, Any]()
+            while not {"history", "cluster", "sites", "second"} <= found.keys():
+                (sent,) = await reader.take(1)
+                found.setdefault(sent.event, sent.data)
+        assert "locks" not in found
+        assert found["cluster"]["app"] == "actions"
+        assert [(each["name"], each["here"]) for each in found["sites"]["items"]] == [
+            (name, True) for name in ("a", "b", "c")
+        ]
+        assert "operations" not in found["sites"]["items"][0]
+
+    ask_bank(check, tmp_path)
+
+
 def test_when_there_are_tokens_then_actions_are_read_and_written_by_their_scopes(tmp_path: Path) -> None:
     made = [make_token(scope.value, [scope]) for scope in (Scope.READ, Scope.WRITE)]
     file = tmp_path / "tokens"

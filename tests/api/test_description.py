@@ -1,8 +1,6 @@
 """What ``/openapi.json`` says is all there is, and is true."""
 
-import asyncio
 import contextlib
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,9 +20,9 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from api.problems import KINDS
-from ordering.driver import run
 from tests.api.banks import BankPlace, ask_bank, bank_place
 from tests.api.gateways import Place, ask, gateway_of, healthy
+from tests.api.threads import in_thread
 
 CHECKS = (
     not_a_server_error,
@@ -40,39 +38,13 @@ EXAMPLES = 10
 
 @pytest.fixture(scope="module", params=["kv", "actions"])
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A gateway in a thread of its own, for programs that block."""
     folder = tmp_path_factory.mktemp("bank")
-    started: list[str] = []
-    ready, loops = threading.Event(), list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]()
-
-    async def main() -> None:
-        stopped = asyncio.Event()
-        async with gateway_of() if request.param == "kv" else bank_place(folder) as place:
-            loops.append((asyncio.get_running_loop(), stopped))
-            started.append(place.serving.url)
-            ready.set()
-            await stopped.wait()
-            await healthy(place)
-
-    errors: list[BaseException] = []
-
-    def thread() -> None:
-        try:
-            run(main())
-        except BaseException as error:  # noqa: BLE001 - it is raised where somebody sees it
-            errors.append(error)
-            ready.set()
-
-    running = threading.Thread(target=thread)
-    running.start()
-    assert ready.wait(30)
-    if started:
-        yield started[0]
-        loop, stopped = loops[0]
-        loop.call_soon_threadsafe(stopped.set)
-    running.join(30)
-    if errors:
-        raise errors[0]
+    if request.param == "kv":
+        with in_thread(gateway_of, healthy) as keys:
+            yield keys.place.serving.url
+    else:
+        with in_thread(lambda: bank_place(folder), healthy) as bank:
+            yield bank.place.serving.url
 
 
 def test_when_anything_is_sent_then_the_answer_is_as_described(url: str) -> None:
