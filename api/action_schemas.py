@@ -21,7 +21,8 @@ StateWord: TypeAlias = Literal["open", "waiting", "voting", "committed", "aborte
 
 
 class OperationShape(TypedDict):
-    """``arguments`` as the site has bound them; ``keys``: what it touches there, null for everything."""
+    """``arguments`` as the site has bound them: a list, or base64 of what a site's own encoding has made of
+    them. ``keys``: what it touches there, null for everything."""
 
     site: str
     operation: str
@@ -97,12 +98,20 @@ class SitesShape(TypedDict):
     items: list[SiteShape]
 
 
+def _arguments(encoded: bytes) -> Any:
+    """A participant may have an encoding of its own."""
+    try:
+        _, *arguments = msgspec.msgpack.decode(encoded, type=list[Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
+        return plain(encoded)
+    return plain(arguments)
+
+
 def _operation(found: Operation) -> OperationShape:
-    _, *arguments = msgspec.msgpack.decode(found.arguments)
     return {
         "site": found.site,
         "operation": found.name,
-        "arguments": plain(arguments),
+        "arguments": _arguments(found.arguments),
         "keys": None if found.keys is None else list(found.keys),
     }
 

@@ -108,7 +108,9 @@ function partOf(each, site) {
   };
 }
 
-const callOf = ({ operation, arguments: values }) => `${operation}(${values.map((value) => JSON.stringify(value)).join(", ")})`.slice(0, 200);
+/** `values`: a list, or text in a site's own encoding. */
+const callOf = ({ operation, arguments: values }) =>
+  `${operation}(${[values].flat().map((value) => JSON.stringify(value)).join(", ")})`.slice(0, 200);
 
 function makePart() {
   return h("li", { class: "part" }, h("strong"), h("span", { class: "vote" }), h("code"), h("span", { class: "hint" }));

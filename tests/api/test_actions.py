@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from apps.actions.types import State
+from apps.actions.types import NewAction, Operation, State
 from tests.api.banks import BankPlace, ask_bank, call, transfer
 from tests.api.gateways import Place, ask, problem
 from tests.apps.actions.sites import until, until_state, until_voted
@@ -144,6 +144,25 @@ def test_when_sites_are_listed_then_it_is_told_what_each_can_do_and_who_is_away(
         assert found[2]["operations"] is None
         told = problem(await place.http.post("/v1/actions", json=transfer(1, target="c")), 503, "site_away")
         assert told["site"] == "c"
+
+    ask_bank(check, tmp_path)
+
+
+def test_when_a_site_has_an_encoding_of_its_own_then_its_arguments_are_told_in_base64(
+    tmp_path: Path,
+) -> None:
+    async def check(place: BankPlace) -> None:
+        ledger = place.client.proxy
+        for number, encoded in enumerate((b"\xff\xfe", b"", b"\x90", b"\x81\xa1a\x01", b"\x91\xa1\xff")):
+            await ledger.open(NewAction(f"own-{number}", (Operation("a", "own", encoded),)))
+        found = (await place.http.get("/v1/actions")).json()["items"]
+        assert [each["operations"][0]["arguments"] for each in found] == [
+            "//4=",
+            "",
+            "kA==",
+            "gaFhAQ==",
+            "kaH/",
+        ]
 
     ask_bank(check, tmp_path)
 
