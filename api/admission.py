@@ -120,7 +120,7 @@ class Admission:
     def aside(self) -> Iterator[None]:
         """A request that waits for long, and needs nothing meanwhile, makes room for another; so many may."""
         if self.waiting >= self._waiting_most:
-            raise Problem("overloaded", "too many requests wait for a lock; try again")
+            raise Problem("overloaded", "too many requests wait, for locks or decisions; try again")
         self.waiting += 1
         self._concurrency.under_way -= 1
         try:

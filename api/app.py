@@ -5,7 +5,8 @@
     HTTP ─▶ connection ─▶ /v1/kv/{key}: ``hot``, without ASGI
                        └▶ Gateway: who is it? is there room? ─▶ FastAPI, ``routes``
 
-Whatever goes wrong, here or in a route, is answered with a problem.
+The machine of the group says what is served: keys, or actions. Whatever goes wrong, here or in a route, is
+answered with a problem.
 """
 
 from importlib.metadata import version
@@ -20,65 +21,86 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
 
-from api import description, hot
+from api import description, hot, schemas
+from api.actions import ActionEvents, Ledger
 from api.admission import Admission
-from api.board import Board
+from api.board import Board, Look
 from api.bodies import Gone, has_body, read_body
 from api.cluster import Surveys
 from api.control import Supervisor
+from api.key_events import KeyEvents
 from api.metrics import GONE, Metrics
 from api.origins import Origins
-from api.parts import Parts
+from api.parameters import EVERYTHING
+from api.parts import Parts, parts_of
 from api.problems import Problem, defect, problem_of
 from api.protocol import CONNECTION
-from api.routes import cluster, dashboard, demo, docs, health, keys, leases, locks, watch
+from api.routes import actions, cluster, dashboard, demo, docs, health, keys, leases, locks, watch
 from api.server import Receive, Scope, Send
 from api.settings import GatewaySettings
-from api.store import Group, Store
+from api.store import Access, App, Store
 from api.tokens import Scope as Right
 from api.tokens import Tokens
-from api.watches import Watches
+from api.watches import Source, Watches
+from apps.actions.ledger import ActionLedger
 from ordering.errors import OrderingError
+from rsm.client import Client
 from rsm.errors import RsmError
 from rsm.logs import logger
+from rsm.proxy import Consistency
+from rsm.replica import Replica
 
 log = logger(__name__)
 
 _OPEN: Final = frozenset({b"/livez", b"/readyz", b"/openapi.json"}) | docs.PATHS | dashboard.PATHS
-_UNCOUNTED: Final = _OPEN | {b"/metrics", b"/v1/watch", b"/v1/cluster/events"}
-_DATA: Final = ("kv", "history", "watch", "txn", "counters", "leases", "locks")
-_DATA_PATHS: Final = tuple(f"/v1/{name}".encode() for name in _DATA)
+_UNCOUNTED: Final = _OPEN | {b"/metrics", b"/v1/watch", b"/v1/actions/events", b"/v1/cluster/events"}
+_DATA: Final = {
+    App.KV: ("kv", "history", "watch", "txn", "counters", "leases", "locks"),
+    App.ACTIONS: ("actions",),
+}
+_DATA_PATHS: Final = tuple(f"/v1/{name}".encode() for names in _DATA.values() for name in names)
 _DATA_PREFIXES: Final = tuple(path + b"/" for path in _DATA_PATHS)
+_NAMES: Final = {App.KV: "the key-value store", App.ACTIONS: "actions"}
 _READ_ONLY: Final = frozenset({b"/v1/cluster", b"/v1/cluster/events", b"/v1/demo", b"/metrics"})
 _NO_ROUTE: Final = "none"
-_WAITING: Final = "/v1/locks"
-_ROUTES: Final = (keys, watch, leases, locks, cluster, health, docs, dashboard)
+_WAITING: Final = ("/v1/locks", "/v1/actions")
+_ROUTES: Final = {App.KV: (keys, watch, leases, locks), App.ACTIONS: (actions,)}
+_EVERYWHERE: Final = (cluster, health, docs, dashboard)
+LOCKS_MAX: Final = 50
 
 
-def create_app(group: Group, settings: GatewaySettings) -> "Gateway":
-    """An ASGI application that serves ``group``, which is a client or a replica of the key-value store."""
+def create_app(group: Client[Any] | Replica[Any], settings: GatewaySettings) -> "Gateway":
+    """An ASGI application that serves ``group``, which is a client or a replica of the key-value store or of
+    actions."""
     return Gateway(group, settings)
 
 
 class Gateway:
-    """The outermost layer of ASGI, with what holds for every request; ``keys`` is beside it."""
+    """The outermost layer of ASGI, with what holds for every request; ``keys`` is beside it, if there are."""
 
-    def __init__(self, group: Group, settings: GatewaySettings) -> None:
-        store, metrics = Store(group, settings.timeout), Metrics()
+    def __init__(self, group: Client[Any] | Replica[Any], settings: GatewaySettings) -> None:
+        metrics, admission = Metrics(), Admission(settings)
         self.settings = settings
-        self.parts = Parts(
-            settings,
-            store,
-            Watches(store, settings),
-            Surveys(group, settings),
-            Admission(settings),
-            metrics,
-            Board(store, metrics, None if settings.demo is None else Supervisor(settings.demo)),
-        )
         self._tokens = None if settings.tokens is None else Tokens(settings.tokens)
         self._origins = Origins(settings)
-        self.keys = hot.Keys(
-            store, settings, self._tokens, self._origins, self.parts.admission, self.parts.metrics
+        self.keys: hot.Keys | None = None
+        access: Access[Any]
+        if issubclass(group.catalogue.machine, ActionLedger):
+            access = ledger = Ledger(group, settings.timeout)
+            source: Source[Any] = ActionEvents(ledger)
+            look: Look = ledger.look
+        else:
+            access = store = Store(group, settings.timeout)
+            source, look = KeyEvents(store), _look_at_locks(store)
+            self.keys = hot.Keys(store, settings, self._tokens, self._origins, admission, metrics)
+        self.parts = Parts(
+            settings,
+            access,
+            Watches(source, settings),
+            Surveys(group, access.app, settings),
+            admission,
+            metrics,
+            Board(access, look, metrics, None if settings.demo is None else Supervisor(settings.demo)),
         )
         self._web = _web(self.parts, tokens=self._tokens is not None)
         self._show()
@@ -87,24 +109,26 @@ class Gateway:
 
     def _show(self) -> None:
         metrics, admission, watches = self.parts.metrics, self.parts.admission, self.parts.watches
-        group = self.parts.store.group
+        access = self.parts.access
         metrics.gauge("requests_under_way", "Requests that are let in.", lambda: admission.under_way)
         metrics.gauge("requests_limit", "So many may be under way now.", lambda: admission.limit)
         metrics.gauge("refusals_held_back", "429s that wait to be told.", lambda: admission.held)
-        metrics.gauge("waiting", "Requests that wait for a lock.", lambda: admission.waiting)
+        metrics.gauge("waiting", "Requests that wait for a lock or a decision.", lambda: admission.waiting)
         metrics.gauge("watchers", "Event streams that are open.", lambda: watches.count)
-        metrics.gauge("primary", "Whether a majority was reached.", lambda: not self.parts.store.is_lost)
-        metrics.gauge("linked", "Whether reads have a replica to go to.", lambda: bool(group.linked_to))
+        metrics.gauge("primary", "Whether a majority was reached.", lambda: not access.is_lost)
+        metrics.gauge(
+            "linked", "Whether reads have a replica to go to.", lambda: bool(access.group.linked_to)
+        )
 
     async def start(self) -> None:
-        self.parts.store.start()
+        self.parts.access.start()
 
     async def stop(self) -> None:
         """Nothing more is let in, and streams end; what is under way goes on."""
         self.parts.admission.stop()
         self.parts.watches.stop()
         self.parts.board.stop()
-        await self.parts.store.stop()
+        await self.parts.access.stop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -142,6 +166,14 @@ class Gateway:
                     await _send_problem(noted, problem)
         route = scope.get("route")
         return getattr(route, "path", _NO_ROUTE), noted.status
+
+
+def _look_at_locks(store: Store) -> Look:
+    async def look() -> tuple[str, Any]:
+        found = await store.reading(Consistency.STALE).locks(*EVERYTHING, LOCKS_MAX)
+        return "locks", {"items": [schemas.lock(each) for each in found.value]}
+
+    return look
 
 
 class _Noted:
@@ -184,7 +216,7 @@ async def _send_problem(send: Send, problem: Problem) -> None:
 
 
 def _kind(scope: Scope, status: int) -> str | None:
-    """Those of one route are alike. What failed, or may have waited for a lock, took no time of its own."""
+    """Those of one route are alike. What failed, or may have waited, took no time of its own."""
     path: str = getattr(scope.get("route"), "path", _NO_ROUTE)
     return None if not 0 < status < 400 or path.startswith(_WAITING) else f"{scope['method']} {path}"
 
@@ -202,7 +234,7 @@ def _right(method: str, path: bytes) -> Right:
 
 def _web(parts: Parts, *, tokens: bool) -> FastAPI:
     app = FastAPI(
-        title=description.TITLE,
+        title=description.TITLES[parts.access.app],
         version=version("rsm"),
         openapi_url="/openapi.json",
         docs_url=None,
@@ -211,7 +243,7 @@ def _web(parts: Parts, *, tokens: bool) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.parts = parts
-    for each in (*_ROUTES, *([] if parts.settings.demo is None else [demo])):
+    for each in _routes(parts):
         app.include_router(each.router)
     for kind in (Problem, OrderingError, RsmError, TimeoutError):
         app.add_exception_handler(kind, _failed)
@@ -223,11 +255,16 @@ def _web(parts: Parts, *, tokens: bool) -> FastAPI:
 
     def openapi() -> dict[str, Any]:
         if not described:
-            described.append(description.describe(app, tokens=tokens))
+            described.append(description.describe(app, parts.access.app, tokens=tokens))
         return described[0]
 
     app.openapi = openapi  # type: ignore[method-assign]
     return app
+
+
+def _routes(parts: Parts) -> list[Any]:
+    there = [*_ROUTES[parts.access.app], *_EVERYWHERE]
+    return there if parts.settings.demo is None else [*there, demo]
 
 
 async def _failed(_: Request, error: Exception) -> Response:
@@ -246,15 +283,24 @@ async def _refused(request: Request, error: Exception) -> Response:
         headers = [(b"allow", allowed.encode())]
         return _response(Problem("method_not_allowed", f"{path} takes {allowed}", headers=headers))
     if error.status_code == 404:
-        return _response(Problem("not_found", "there is nothing at this path; see /docs or /openapi.json"))
+        return _response(Problem("not_found", _why_nothing(request)))
     if error.status_code == 400:
         return _response(Problem("bad_request", f"the body is no JSON that can be read: {error.detail}"))
     return _response(defect(error))
 
 
+def _why_nothing(request: Request) -> str:
+    served = parts_of(request).access.app
+    _, _, rest = request.scope["path"].partition("/v1/")
+    for app, names in _DATA.items():
+        if app is not served and rest.partition("/")[0] in names:
+            return f"this gateway serves {_NAMES[served]}, for the group runs that, and not {_NAMES[app]}"
+    return "there is nothing at this path; see /docs or /openapi.json"
+
+
 def _methods(request: Request) -> list[str]:
     found: set[str] = set()
-    for route in (route for each in (*_ROUTES, demo) for route in each.router.routes):
+    for route in (route for each in _routes(parts_of(request)) for route in each.router.routes):
         if isinstance(route, APIRoute) and route.matches(request.scope)[0] is not Match.NONE:
             found |= route.methods or set()
     return sorted(found)

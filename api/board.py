@@ -4,6 +4,7 @@
 
     event: cluster   how the group stands (``GET /v1/cluster``), whenever it changes
     event: locks     who holds which lock of the key-value store, whenever it changes
+    event: sites     the sites of actions, whenever they change; a group runs the one or the other
     event: demo      the processes of a demo, whenever they change
     event: error     nobody in the group answers: a problem; then no ``cluster`` until somebody does
     event: history   first of all: the seconds before, oldest first
@@ -15,32 +16,30 @@ too much waits for it; nobody else waits.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from time import time
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from api import schemas
 from api.cluster import shape_of
 from api.control import DemoShape, Supervisor
 from api.figures import Place, Reading, SecondShape, ToldSecondShape, path_of, reading_of, second_of
 from api.metrics import Metrics
-from api.parameters import EVERYTHING
 from api.problems import Problem, problem_of
-from api.store import Store
+from api.store import Access
 from ordering.errors import OrderingError
 from rsm.errors import RsmError
-from rsm.proxy import Consistency
 from rsm.survey import Picture
 
 SECONDS_BETWEEN: Final = 1.0
 PATIENCE_SECONDS: Final = 1.0  # who has not answered by then is shown as silent
 SECONDS_KEPT: Final = 120
-LOCKS_MAX: Final = 50
 VIEWER_BYTES_MAX: Final = 1 << 20
 
 _FAILURES: Final = (Problem, OrderingError, RsmError, TimeoutError)
+
+Look: TypeAlias = Callable[[], Awaitable[tuple[str, Any]]]
 
 
 class Viewer:
@@ -84,8 +83,12 @@ class Viewer:
 class Board:
     """Of one gateway."""
 
-    def __init__(self, store: Store, metrics: Metrics, supervisor: Supervisor | None) -> None:
-        self._store = store
+    def __init__(
+        self, access: Access[Any], look: Look, metrics: Metrics, supervisor: Supervisor | None
+    ) -> None:
+        """``look``: an event of the application's own, as some replica has it."""
+        self._access = access
+        self._look = look
         self._metrics = metrics
         self.supervisor = supervisor
         self._viewers: dict[Viewer, None] = {}
@@ -137,13 +140,13 @@ class Board:
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
-            picture, *_ = await asyncio.gather(self._survey(), self._look_at_locks(), self._look_at_demo())
+            picture, *_ = await asyncio.gather(self._survey(), self._look_at_app(), self._look_at_demo())
             self._count(picture)
             await asyncio.sleep(max(began + SECONDS_BETWEEN - loop.time(), 0))
 
     async def _survey(self) -> Picture | None:
         try:
-            picture = await self._store.group.survey(PATIENCE_SECONDS)
+            picture = await self._access.group.survey(PATIENCE_SECONDS)
             if picture.latest is None:
                 raise Problem("no_primary", "no replica answers")
         except _FAILURES as error:
@@ -151,18 +154,17 @@ class Board:
             self._tell("error", problem_of(error).shape())
             return None
         self._said.pop("error", None)
-        self._tell("cluster", shape_of(picture, picture.latest))
+        self._tell("cluster", shape_of(picture, picture.latest, self._access.app))
         return picture
 
-    async def _look_at_locks(self) -> None:
-        """As some replica has them: a moment old, and without a word to the ring."""
-        reading = self._store.reading(Consistency.STALE)
+    async def _look_at_app(self) -> None:
+        """A moment old, and without a word to the ring."""
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                found = (await reading.locks(*EVERYTHING, LOCKS_MAX)).value
+                kind, shape = await self._look()
         except _FAILURES:
             return
-        self._tell("locks", {"items": [schemas.lock(each) for each in found]})
+        self._tell(kind, shape)
 
     async def _look_at_demo(self) -> None:
         if self.supervisor is not None:

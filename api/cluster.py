@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 
 from api.problems import Problem
 from api.settings import GatewaySettings
-from api.store import Group
+from api.store import App, Group
 from rsm.status import FIRST_SEEN, MemberStatus, ReplicaStatus, ViewStatus
 from rsm.survey import Picture
 
@@ -61,7 +61,10 @@ class ViewShape(TypedDict):
 
 
 class ClusterShape(TypedDict):
+    """``app``: what is served of it here."""
+
     group: str
+    app: str
     chain: str
     primary: bool
     view: str
@@ -75,8 +78,9 @@ class ClusterShape(TypedDict):
 class Surveys:
     """Asks all replicas, at most once in ``survey_ms``, however many want to know."""
 
-    def __init__(self, group: Group, settings: GatewaySettings) -> None:
+    def __init__(self, group: Group[Any], app: App, settings: GatewaySettings) -> None:
         self._group = group
+        self._app = app
         self._seconds = settings.survey_ms / 1000
         self._latest: Picture | None = None
         self._at = 0.0
@@ -107,14 +111,14 @@ class Surveys:
         latest = picture.latest
         if latest is None:
             raise Problem("no_primary", "no replica answers; try again")
-        return shape_of(picture, latest)
+        return shape_of(picture, latest, self._app)
 
     def forget(self) -> None:
         """Something was ordered: what was known before is old."""
         self._latest = None
 
 
-def shape_of(picture: Picture, latest: ReplicaStatus) -> ClusterShape:
+def shape_of(picture: Picture, latest: ReplicaStatus, app: App) -> ClusterShape:
     """``latest`` has the latest view; counters are sums over all who answered."""
     counters: Counter[str] = Counter()
     for each in picture.answers.values():
@@ -122,6 +126,7 @@ def shape_of(picture: Picture, latest: ReplicaStatus) -> ClusterShape:
             counters.update(each.counters)
     return {
         "group": latest.group,
+        "app": app.value,
         "chain": picture.chain,
         "primary": picture.has_majority,
         "view": latest.view,

@@ -9,11 +9,18 @@ from pydantic import TypeAdapter
 from api import parameters, schemas
 from api.parameters import Parameter
 from api.problems import KINDS, MEDIA_TYPE
+from api.store import App
 
-TITLE: Final = "rsm: a replicated key-value store"
-WORDS: Final = """Keys and values that a majority of replicas holds, in one order that all of them share.
+TITLES: Final = {App.KV: "rsm: a replicated key-value store", App.ACTIONS: "rsm: actions at several sites"}
+_ERRORS: Final = "Every error is a problem (RFC 9457) with a stable `code`."
+WORDS: Final = {
+    App.KV: f"""Keys and values that a majority of replicas holds, in one order that all of them share.
 
-Every error is a problem (RFC 9457) with a stable `code`. `revision` is the slot of a change in that order."""
+{_ERRORS} `revision` is the slot of a change in that order.""",
+    App.ACTIONS: f"""Changes to the databases of several sites, all of them or none, whatever crashes.
+
+{_ERRORS} Slots are places in the order that all sites share.""",
+}
 
 # What may be said to any request.
 ANY: Final = (
@@ -192,16 +199,22 @@ def key_operations() -> dict[str, Any]:
     }
 
 
-def describe(app: FastAPI, *, tokens: bool) -> dict[str, Any]:
+def describe(app: FastAPI, served: App, *, tokens: bool) -> dict[str, Any]:
     made = get_openapi(
-        title=TITLE, version=app.version, description=WORDS, routes=app.routes, tags=app.openapi_tags
+        title=TITLES[served],
+        version=app.version,
+        description=WORDS[served],
+        routes=app.routes,
+        tags=app.openapi_tags,
     )
-    made["paths"]["/v1/kv/{key}"] = key_operations()
     parts: dict[str, Any] = made.setdefault("components", {}).setdefault("schemas", {})
-    parts["Problem"] = TypeAdapter(schemas.ProblemShape).json_schema(ref_template=_REF)
-    parts["WrittenShape"] = TypeAdapter(schemas.WrittenShape).json_schema(ref_template=_REF)
-    for shape in ("Problem", "WrittenShape"):
-        parts.update(parts[shape].pop("$defs", {}))
+    added: dict[str, Any] = {"Problem": schemas.ProblemShape}
+    if served is App.KV:
+        made["paths"]["/v1/kv/{key}"] = key_operations()
+        added["WrittenShape"] = schemas.WrittenShape
+    for name, shape in added.items():
+        parts[name] = TypeAdapter(shape).json_schema(ref_template=_REF)
+        parts.update(parts[name].pop("$defs", {}))
     if tokens:
         made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         made["security"] = [{"token": []}]

@@ -17,7 +17,8 @@ _BOUNDS: Final = [*map(floatToGoString, (*_BUCKETS, float("inf")))]
 
 
 _READS: Final = frozenset({"GET", "HEAD"})
-_DATA: Final = ("/v1/kv", "/v1/txn", "/v1/counters", "/v1/history", "/v1/leases")
+_DATA: Final = ("/v1/kv", "/v1/txn", "/v1/counters", "/v1/history", "/v1/leases", "/v1/actions")
+_STREAM: Final = "/v1/actions/events"
 
 
 class Answered(NamedTuple):
@@ -104,4 +105,4 @@ class Metrics(Collector):
 
 
 def _is_asked(route: str) -> bool:
-    return route.startswith(_DATA)
+    return route.startswith(_DATA) and route != _STREAM

@@ -7,6 +7,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from api.actions import Ledger
 from api.admission import Admission
 from api.board import Board
 from api.cluster import Surveys
@@ -15,19 +16,31 @@ from api.metrics import Metrics
 from api.parameters import Asked, Known, read_query
 from api.problems import Headers
 from api.settings import GatewaySettings
-from api.store import Store
+from api.store import Access, Store
 from api.watches import Watches
 from rsm.proxy import Fresh, Result
 
 
 class Parts(NamedTuple):
     settings: GatewaySettings
-    store: Store
-    watches: Watches
+    access: Access[Any]
+    watches: Watches[Any]
     surveys: Surveys
     admission: Admission
     metrics: Metrics
     board: Board
+
+    @property
+    def store(self) -> Store:
+        """For routes that are there if the group runs the key-value store."""
+        assert isinstance(self.access, Store)
+        return self.access
+
+    @property
+    def ledger(self) -> Ledger:
+        """For routes that are there if it runs actions."""
+        assert isinstance(self.access, Ledger)
+        return self.access
 
 
 def parts_of(request: Request) -> Parts:

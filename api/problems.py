@@ -42,6 +42,7 @@ KINDS: Final[dict[str, Kind]] = {
     "lease_not_found": Kind(404, "There is no such lease"),
     "lock_not_found": Kind(404, "Nobody has that lock"),
     "member_not_found": Kind(404, "There is no such member"),
+    "action_not_found": Kind(404, "There is no such action"),
     "method_not_allowed": Kind(405, "The path does not take this method"),
     "too_slow": Kind(408, "The request came too slowly"),
     "locked": Kind(409, "Somebody else has the lock"),
@@ -52,6 +53,9 @@ KINDS: Final[dict[str, Kind]] = {
     "member_runs": Kind(409, "The member runs, and would come back"),
     "order_refused": Kind(409, "A replica refuses what was ordered"),
     "no_log": Kind(409, "The replicas keep no log"),
+    "action_aborted": Kind(409, "The action was aborted"),
+    "action_exists": Kind(409, "There is another action of this id"),
+    "action_decided": Kind(409, "The action is decided"),
     "compacted": Kind(410, "That much history is not retained"),
     "conflict": Kind(412, "The key is at another revision"),
     "too_large": Kind(413, "That is more than is allowed"),
@@ -60,14 +64,16 @@ KINDS: Final[dict[str, Kind]] = {
     "invalid": Kind(422, "The body has another shape"),
     "overloaded": Kind(429, "There is too much to do"),
     "full": Kind(429, "There is no room for more of these"),
+    "site_behind": Kind(429, "A site has too much to finish"),
     "headers_too_large": Kind(431, "The head of the request is too large"),
     "defect": Kind(500, "This is a defect of the gateway"),
     "no_primary": Kind(503, "No majority of the group can be reached"),
     "stopping": Kind(503, "The gateway stops"),
+    "site_away": Kind(503, "A site is not there"),
     "no_supervisor": Kind(503, "The demo's supervisor does not answer"),
     "outcome_unknown": Kind(504, "Nobody can tell whether it was carried out"),
 }
-_RETRIED: Final = frozenset({"overloaded", "full", "no_primary", "stopping"})
+_RETRIED: Final = frozenset({"overloaded", "full", "site_behind", "no_primary", "stopping", "site_away"})
 
 
 class Problem(Exception):

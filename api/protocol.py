@@ -93,7 +93,7 @@ class Directly(Protocol):
     ) -> Exchange: ...
 
 
-def protocol_for(settings: GatewaySettings, served: Directly) -> type[asyncio.Protocol]:
+def protocol_for(settings: GatewaySettings, served: Directly | None) -> type[asyncio.Protocol]:
     """The class that uvicorn makes one of for each connection."""
 
     class Configured(BoundedProtocol):
@@ -116,7 +116,7 @@ class BoundedProtocol(HttpToolsProtocol):
     """``bounds`` and ``directly`` are set by ``protocol_for``."""
 
     bounds: GatewaySettings
-    directly: Directly
+    directly: Directly | None
     _said: tuple[Headers, bytes] = ([], b"")  # the server's headers, and as lines; they change every second
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -254,7 +254,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._awaited <= _HEAD:
             self._awaited = _NOTHING
         url = httptools.parse_url(self.url)
-        if (url.path or b"").startswith(self.directly.prefix):
+        if self.directly is not None and (url.path or b"").startswith(self.directly.prefix):
             parser = self.parser
             cycle = self.directly.exchange(
                 self,

@@ -1,7 +1,7 @@
 """One feed from the group, any number of watchers.
 
 While somebody watches, one feed of all changes comes from the group, and what it brings is given to each
-watcher whose keys it is about. A watcher that begins further back is fed with pages until it has reached
+watcher that it is for. A watcher that begins further back is fed with pages until it has reached
 the feed, and joins it then: every change it is to see comes behind its own position, so nothing is left out
 or told twice. What the feed brought last is kept for that, so that a busy group cannot run away from who
 catches up.
@@ -10,53 +10,83 @@ A watcher that does not read is dropped when too much waits for it; nobody else 
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing, suppress
-from itertools import groupby
-from typing import Final
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-import msgspec
-
-from api import schemas
-from api.parameters import EVERYTHING, Span
 from api.problems import Problem, problem_of
 from api.settings import GatewaySettings
-from api.store import Store
-from apps.kv.store import KeyValueStore
-from apps.kv.types import Event
 from ordering.errors import OrderingError
 from rsm.errors import RsmError
-from rsm.feeds import Feed
 from rsm.logs import logger
 
 log = logger(__name__)
 
-PAGE_EVENTS: Final = 1000
 _OVERHEAD: Final = 64  # of an event that waits, roughly
 
 
-class Told:
-    """An event as watchers get it; it is encoded once."""
+class Wanted(Protocol):
+    """What somebody watches."""
 
-    __slots__ = ("_text", "event")
+    def has(self, key: Any) -> bool: ...
 
-    def __init__(self, event: Event) -> None:
-        self.event = event
+
+W = TypeVar("W", bound=Wanted)
+
+
+class Told(ABC):
+    """An event as watchers get it; it is encoded once. ``key``: what it is about, ``number``: the slot behind
+    which who has seen it resumes, ``size``: roughly, in bytes."""
+
+    __slots__ = ("_text", "key", "number", "size")
+
+    def __init__(self, key: Any, number: int, size: int) -> None:
+        self.key = key
+        self.number = number
+        self.size = size
         self._text: bytes | None = None
 
+    @abstractmethod
+    def encode(self) -> tuple[bytes, bytes]:
+        """Its kind, and its data."""
+
     def text(self, *, last: bool) -> bytes:
-        """``last``: of what a watcher sees of its revision. Then it has an id, to resume behind."""
+        """``last``: of what a watcher sees of its slot. Then it has an id, to resume behind."""
         if self._text is None:
-            kind = b"delete" if self.event.value is None else b"put"
-            self._text = b"event: %s\ndata: %s\n" % (kind, msgspec.json.encode(schemas.event(self.event)))
-        return b"%sid: %d\n\n" % (self._text, self.event.revision) if last else self._text + b"\n"
+            self._text = b"event: %s\ndata: %s\n" % self.encode()
+        return b"%sid: %d\n\n" % (self._text, self.number) if last else self._text + b"\n"
 
 
-def texts(told: Iterable[Told], span: Span) -> list[bytes]:
-    """Of one revision, what is about the keys of a watcher."""
-    found = [each for each in told if span.has(each.event.key)]
+def texts(told: Iterable[Told], wanted: Wanted) -> list[bytes]:
+    """Of one slot, what somebody watches."""
+    found = [each for each in told if wanted.has(each.key)]
     return [each.text(last=each is found[-1]) for each in found]
+
+
+class Page(NamedTuple):
+    """What happened, by slots, ascending, up to ``position``; in a group that has reached ``now``."""
+
+    slots: list[tuple[int, list[Told]]]
+    position: int
+    now: int
+
+
+class Source(ABC, Generic[W]):
+    """Where the events come from."""
+
+    @abstractmethod
+    async def now(self) -> int:
+        """The slot that the group has reached."""
+
+    @abstractmethod
+    async def page(self, since: int, wanted: W) -> Page:
+        """What happened behind a slot, of what is wanted, or the beginning of it."""
+
+    @abstractmethod
+    def follow(self, since: int) -> AsyncGenerator[Page, None]:
+        """Everything behind a slot, and whatever comes."""
 
 
 class Recent:
@@ -69,7 +99,7 @@ class Recent:
         self._events = self._bytes = 0
 
     def add(self, revision: int, told: list[Told]) -> None:
-        size = sum(_OVERHEAD + len(each.event.key) + len(each.event.value or b"") for each in told)
+        size = sum(_OVERHEAD + each.size for each in told)
         self.revisions.append((revision, told, size))
         self._events += len(told)
         self._bytes += size
@@ -80,12 +110,12 @@ class Recent:
 
 
 class Watcher:
-    """Who watches ``span``, and has been given everything up to ``position``."""
+    """Who watches something, and has been given everything up to ``position``."""
 
     def __init__(
-        self, span: Span, position: int, settings: GatewaySettings, abort: Callable[[], None]
+        self, wanted: Wanted, position: int, settings: GatewaySettings, abort: Callable[[], None]
     ) -> None:
-        self.span = span
+        self.wanted = wanted
         self.position = position
         self.problem: Problem | None = None
         self._abort = abort
@@ -98,7 +128,7 @@ class Watcher:
         if revision <= self.position or self.problem is not None:
             return
         self.position = revision
-        found = texts(told, self.span)
+        found = texts(told, self.wanted)
         if not found:
             return
         self._waiting += found
@@ -128,19 +158,18 @@ class Watcher:
 class Hub:
     """One feed, from ``position`` on, and who watches it."""
 
-    def __init__(self, store: Store, position: int, settings: GatewaySettings) -> None:
+    def __init__(self, source: Source[Any], position: int, settings: GatewaySettings) -> None:
         self.position = position
         self.watchers: dict[Watcher, None] = {}
         self.recent = Recent(position, settings.watch_events_max, settings.watch_bytes_max)
         self.is_over = False
-        self._task = asyncio.get_running_loop().create_task(self._run(store))
+        self._task = asyncio.get_running_loop().create_task(self._run(source))
 
-    async def _run(self, store: Store) -> None:
+    async def _run(self, source: Source[Any]) -> None:
         problem = Problem("defect", "the feed has ended")
         try:
-            feeds = store.group.follow(KeyValueStore.changes, self.position, *EVERYTHING, PAGE_EVENTS)
-            async for feed in feeds:
-                self._publish(feed)
+            async for page in source.follow(self.position):
+                self._publish(page)
         except (OrderingError, RsmError) as error:
             problem = problem_of(error)
             log.warning("the feed of changes has ended", error=str(error), watchers=len(self.watchers))
@@ -148,13 +177,12 @@ class Hub:
             self.is_over = True
             self.end(problem)
 
-    def _publish(self, feed: Feed[Event]) -> None:
-        for revision, events in groupby(feed.events, lambda event: event.revision):
-            told = [Told(event) for event in events]
-            self.recent.add(revision, told)
+    def _publish(self, page: Page) -> None:
+        for slot, told in page.slots:
+            self.recent.add(slot, told)
             for watcher in list(self.watchers):
-                watcher.take(revision, told)
-        self.position = feed.position
+                watcher.take(slot, told)
+        self.position = page.position
 
     def admit(self, watcher: Watcher) -> bool:
         """Whether it can go on from here; then it gets what it lacks, and what comes."""
@@ -174,11 +202,11 @@ class Hub:
         await asyncio.wait([self._task])
 
 
-class Watches:
+class Watches(Generic[W]):
     """All of a gateway."""
 
-    def __init__(self, store: Store, settings: GatewaySettings) -> None:
-        self.store = store
+    def __init__(self, source: Source[W], settings: GatewaySettings) -> None:
+        self.source = source
         self.settings = settings
         self._hub: Hub | None = None
         self._open: dict[Watcher, None] = {}
@@ -195,29 +223,27 @@ class Watches:
         if self.count >= self.settings.watches_max:
             raise Problem("overloaded", f"{self.count} streams are open; use fewer, or come later")
 
-    async def watch(self, span: Span, since: int | None, abort: Callable[[], None]) -> "Watch":
+    async def watch(self, wanted: W, since: int | None, abort: Callable[[], None]) -> "Watch":
         """Refuses before anything is sent."""
         self.check_room()
-        reading = self.store.reading()
+        greeting = b""
         if since is None:
-            fresh = await reading.lease(0)
-            now = since = fresh.timestamp
-            first: Feed[Event] = Feed([], now)
-            greeting = b'event: ready\ndata: {"revision":%d}\nid: %d\n\n' % (now, now)
+            since = await self.source.now()
+            first = Page([], since, since)
+            greeting = b'event: ready\ndata: {"revision":%d}\nid: %d\n\n' % (since, since)
         else:
-            page = await reading.changes(since, *span, PAGE_EVENTS)
-            now, first, greeting = page.timestamp, page.value, b""
-            if since > now:
-                raise Problem("future", f"the newest slot is {now}", newest=now)
+            first = await self.source.page(since, wanted)
+            if since > first.now:
+                raise Problem("future", f"the newest slot is {first.now}", newest=first.now)
         self.check_room()
-        watcher = Watcher(span, since, self.settings, abort)
+        watcher = Watcher(wanted, since, self.settings, abort)
         self._open[watcher] = None
-        return Watch(self, watcher, greeting, first, now)
+        return Watch(self, watcher, greeting, first)
 
     def hub(self, now: int) -> Hub:
         """The one that runs; else one that begins at ``now``."""
         if self._hub is None or self._hub.is_over:
-            self._hub = Hub(self.store, now, self.settings)
+            self._hub = Hub(self.source, now, self.settings)
         return self._hub
 
     async def leave(self, watcher: Watcher) -> None:
@@ -239,14 +265,11 @@ class Watches:
 class Watch:
     """One watcher's stream; it ends with ``close``."""
 
-    def __init__(
-        self, watches: Watches, watcher: Watcher, greeting: bytes, first: Feed[Event], now: int
-    ) -> None:
+    def __init__(self, watches: Watches[Any], watcher: Watcher, greeting: bytes, first: Page) -> None:
         self._watches = watches
         self._watcher = watcher
         self._greeting = greeting
         self._first = first
-        self._now = now
 
     async def close(self) -> None:
         await self._watches.leave(self._watcher)
@@ -273,13 +296,12 @@ class Watch:
 
     async def _catch_up(self) -> AsyncGenerator[bytes, None]:
         """Pages of what happened, until the feed has the rest."""
-        watcher, page, now = self._watcher, self._first, self._now
+        watcher, page = self._watcher, self._first
         while watcher.problem is None:
-            for _, events in groupby(page.events, lambda event: event.revision):
-                yield b"".join(texts([Told(event) for event in events], watcher.span))
+            for _, told in page.slots:
+                yield b"".join(texts(told, watcher.wanted))
             ended = page.position == watcher.position  # then nothing else happened up to now
-            watcher.position = max(page.position, now) if ended else page.position
-            if self._watches.hub(now).admit(watcher):
+            watcher.position = max(page.position, page.now) if ended else page.position
+            if self._watches.hub(page.now).admit(watcher):
                 return
-            fresh = await self._watches.store.reading().changes(watcher.position, *watcher.span, PAGE_EVENTS)
-            now, page = fresh.timestamp, fresh.value
+            page = await self._watches.source.page(watcher.position, watcher.wanted)

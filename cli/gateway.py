@@ -1,4 +1,4 @@
-"""`rsm gateway`: the key-value store of a group over HTTP, from a process that is no member of it."""
+"""`rsm gateway`: a group's key-value store or actions over HTTP, from a process that is no member of it."""
 
 import asyncio
 import signal
@@ -11,6 +11,8 @@ import typer
 from pydantic import ValidationError
 
 from api.settings import GatewaySettings
+from api.store import App
+from apps.actions.ledger import ActionLedger
 from apps.kv import KeyValueStore
 from cli.asking import client_of, load_site
 from cli.showing import refuse, say
@@ -22,7 +24,9 @@ from rsm.config import told
 from rsm.errors import RsmError
 from rsm.logs import LogFormat, LogLevel, configure
 from rsm.replica import Replica
+from rsm.state_machine import StateMachine
 
+MACHINES: Final[dict[App, type[StateMachine]]] = {App.KV: KeyValueStore, App.ACTIONS: ActionLedger}
 BIND: Final = "127.0.0.1:8080"
 HTTP: Final = "HTTP"
 
@@ -60,6 +64,9 @@ def gateway(
     group: Annotated[str, typer.Option(help="Instead: the group's name,")] = "",
     replicas: Annotated[str, typer.Option(help="some of its replicas, host:port, with commas between,")] = "",
     key_file: Annotated[Path | None, typer.Option(help="and its key.")] = None,
+    app: Annotated[
+        App, typer.Option(envvar="RSM_GATEWAY_APP", help="What the group runs: keys, or actions.")
+    ] = App.KV,
     bind: Annotated[
         str, typer.Option(envvar="RSM_GATEWAY_BIND", help="Where to serve.", rich_help_panel=HTTP)
     ] = BIND,
@@ -70,8 +77,9 @@ def gateway(
     log_format: Format = LogFormat.AUTO,
     log_level: Level = LogLevel.INFO,
 ) -> None:
-    """Serve the key-value store of a group over HTTP until Ctrl-C or SIGTERM;
-    what is under way is finished first. A second signal stops it at once.
+    """Serve the key-value store of a group, or its actions, over HTTP until
+    Ctrl-C or SIGTERM; what is under way is finished first. A second signal
+    stops it at once.
 
     A gateway keeps nothing: run as many as you like, wherever the replicas can
     be reached. Prints a line with its URL when it serves, and logs to stderr.
@@ -83,7 +91,7 @@ def gateway(
     where = _group(config, group, replicas, key_file, insecure=insecure)
     settings = settings_of(bind, tokens, tls_cert, tls_key, insecure=insecure)
     try:
-        run(_serve(where, settings))
+        run(_serve(MACHINES[app], where, settings))
     except (OrderingError, RsmError) as error:
         refuse(str(error), 1)
 
@@ -161,9 +169,9 @@ async def over_http(
         await asyncio.gather(stopping, return_exceptions=True)
 
 
-async def _serve(where: ClientConfig, settings: GatewaySettings) -> None:
+async def _serve(machine: type[StateMachine], where: ClientConfig, settings: GatewaySettings) -> None:
     signals = Signals()
-    client = Client(KeyValueStore, where)
+    client = Client(machine, where)
     async with client, over_http(client, settings, signals) as url:
         with collecting.serving():
             say(f"ready: {where.group} at {url}")

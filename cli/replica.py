@@ -15,6 +15,7 @@ from api.settings import GatewaySettings
 from cli.asking import client_of, load_site
 from cli.gateway import (
     HTTP,
+    MACHINES,
     Certificate,
     Format,
     Insecure,
@@ -163,7 +164,9 @@ def replica(
     machine: Machine = KEY_VALUE,
     http: Annotated[
         str,
-        typer.Option(help="Serve the key-value store over HTTP here, as host:port.", rich_help_panel=HTTP),
+        typer.Option(
+            help="Serve the key-value store, or actions, over HTTP here, as host:port.", rich_help_panel=HTTP
+        ),
     ] = "",
     tokens: Tokens = None,
     tls_cert: Certificate = None,
@@ -179,8 +182,8 @@ def replica(
     last line says why.
     """
     found = load_machine(machine)
-    if http and found.__name__ != KEY_VALUE.partition(":")[2]:
-        _refuse(f"--http: serves {KEY_VALUE}, and not {machine}")
+    if http and not issubclass(found, tuple(MACHINES.values())):
+        _refuse(f"--http: serves the key-value store ({KEY_VALUE}) and actions, and not {machine}")
     facade = settings_of(http, tokens, tls_cert, tls_key, insecure=insecure) if http else None
     configure(log_format, log_level)
     settings = load_site(config)

@@ -1,5 +1,6 @@
 // One stream of events, and what is drawn of it.
 
+import { Actions, showSites } from "./actions.js";
 import { Charts } from "./charts.js";
 import { byId, count, duration, say, set, timeOf } from "./dom.js";
 import * as door from "./door.js";
@@ -12,11 +13,12 @@ import { follow } from "./stream.js";
 
 const SILENCE_MS = 8_000; // something comes every second
 
-const told = { cluster: null, demo: null, locks: [], heard: null, since: null, words: "" };
+const told = { cluster: null, demo: null, locks: [], sites: [], heard: null, since: null, words: "" };
 const ring = new Ring();
 const charts = new Charts();
 const members = new Members(announce);
 const keys = new Keys();
+const actions = new Actions();
 const log = new Log();
 let names = new Map();
 let shown = new Map();
@@ -45,6 +47,8 @@ function drawCluster() {
   members.show(list, demo);
   showViews(cluster.views, nameOf);
   showLocks(cluster, told.locks, nameOf);
+  showSites(told.sites, nameOf);
+  showApp(cluster.app);
   const slot = Math.max(...list.map((each) => each.applied ?? 0));
   log.reached(slot);
   document.title = `${cluster.group} · rsm`;
@@ -54,6 +58,14 @@ function drawCluster() {
   say(byId("fact-primary"), cluster.primary ? "serves" : "lost");
   set(byId("fact-primary"), "data-good", cluster.primary);
   tellNews(list, cluster);
+}
+
+/** Keys, or actions: what the group runs. */
+function showApp(app) {
+  const runsActions = app === "actions";
+  for (const id of ["actions-card", "sites-card", "actions-source"]) byId(id).hidden = !runsActions;
+  byId("kv-card").hidden = runsActions;
+  if (runsActions) actions.begin();
 }
 
 function tellNews(list, cluster) {
@@ -82,6 +94,10 @@ const events = {
   },
   locks({ items }) {
     told.locks = items;
+    drawCluster();
+  },
+  sites({ items }) {
+    told.sites = items;
     drawCluster();
   },
   error: ({ code, detail }) => problem(code === "stopping" ? "" : detail), // that it stops is seen soon enough

@@ -81,7 +81,7 @@ export function follow(path, { onEvent, onState, silence_ms }) {
       try {
         await read();
       } catch (error) {
-        if (error.status === 410) last = ""; // that much history is gone: go on from now
+        if (error.status === 410 || error.code === "future") last = ""; // history is gone, or is another: begin anew
         refused = error.status >= 400 && error.status < 500 && error.status !== 429 ? error : null;
       }
       if (stopped) return;

@@ -116,7 +116,7 @@ async def remove(
     asked = asked_of(request, _FORCED)
     parts = parts_of(request)
     member = percent_decoded(name.encode()).decode(errors="replace")
-    outcome = await parts.store.group.remove(member, REMOVAL_SECONDS, force=asked.get(FORCE) or False)
+    outcome = await parts.access.group.remove(member, REMOVAL_SECONDS, force=asked.get(FORCE) or False)
     shape: RemovedShape = {"member": member, "slot": outcome.ts}
     return json_answer(shape)
 
@@ -132,7 +132,7 @@ async def log(request: Request) -> Response:
     asked = asked_of(request, _LOGGED)
     parts = parts_of(request)
     picture = await parts.surveys.picture()
-    peer = parts.store.group.peer
+    peer = parts.access.group.peer
     page = await survey.log(picture, peer, asked.get(AFTER_SLOT) or 0, asked.get(LIMIT) or PAGE)
     if page is None:
         raise Problem("no_log", "the replicas run in memory mode; a durable one keeps a log")
@@ -157,7 +157,7 @@ async def list_snapshots(request: Request) -> Response:
 async def save(request: Request) -> Response:
     asked_of(request, _NOTHING)
     parts = parts_of(request)
-    outcomes = await survey.save(await parts.surveys.picture(), parts.store.group.peer)
+    outcomes = await survey.save(await parts.surveys.picture(), parts.access.group.peer)
     parts.surveys.forget()
     shape = await _snapshots(parts)
     for each in shape["items"]:

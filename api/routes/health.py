@@ -36,8 +36,8 @@ async def ready(request: Request) -> Response:
     asked_of(request, _NOTHING)
     parts = parts_of(request)
     parts.admission.check_stopping()
-    parts.store.check_primary()  # who has just looked need not look again: a prober waits a second at most
-    fresh = await parts.store.probe()
+    parts.access.check_primary()  # who has just looked need not look again: a prober waits a second at most
+    fresh = await parts.access.probe()
     return json_answer({"status": "ok"}, fresh)
 
 

@@ -10,13 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from api import schemas
-from api.bodies import Gone
 from api.description import IDEMPOTENCY_KEY, documented, problems
 from api.hot import key_in, once_of
 from api.parameters import AFTER_NAME, LEASE, LIMIT, PREFIX, duration_ms, known, span_of_prefix
 from api.parts import Parts, asked_of, json_answer, known_headers, parts_of
 from api.problems import Problem
-from api.streams import disconnected
+from api.routes.waiting import waited
 from apps.kv.store import KeyValueStore
 from apps.kv.types import LockState
 from ordering.errors import OrderingError
@@ -110,22 +109,9 @@ async def _wait_aside(
     request: Request, queued: Result[LockState], lease: int, seconds: float
 ) -> Result[LockState]:
     parts = parts_of(request)
-    turn = asyncio.ensure_future(_turn(parts, queued, lease))
-    ends = [
-        asyncio.ensure_future(end) for end in (disconnected(request.receive), parts.watches.stopped.wait())
-    ]
-    try:
-        await asyncio.wait([turn, *ends], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if ends[0].done():
-            raise Gone
-        parts.admission.check_stopping()
-        if turn.done():
-            await turn
-        return await parts.store.writing().lock(queued.value.name, lease, False)  # it keeps its token
-    finally:
-        for task in (turn, *ends):
-            task.cancel()
-        await asyncio.wait([turn, *ends])
+    await waited(request, _turn(parts, queued, lease), seconds)
+    parts.admission.check_stopping()
+    return await parts.store.writing().lock(queued.value.name, lease, False)  # it keeps its token
 
 
 async def _turn(parts: Parts, queued: Result[LockState], lease: int) -> None:

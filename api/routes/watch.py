@@ -16,7 +16,7 @@ router = APIRouter(tags=["watches"])
 
 _WATCHED: Final = (PREFIX, KEY, START, END, SINCE)
 _KNOWN: Final = known(*_WATCHED)
-_LAST_ID: Final = header(
+LAST_ID: Final = header(
     "Last-Event-ID",
     "Where a stream was lost: as since, and before it.",
     {"type": "integer", "minimum": 0, "maximum": INT_MAX},
@@ -36,17 +36,23 @@ STREAM: Final[dict[int | str, dict[str, Any]]] = {
     status_code=200,
     response_class=EventStream,
     responses={**STREAM, **problems("future", "compacted")},
-    openapi_extra=documented(*_WATCHED, headers=(_LAST_ID,)),
+    openapi_extra=documented(*_WATCHED, headers=(LAST_ID,)),
 )
 async def watch(request: Request) -> Response:
     asked = asked_of(request, _KNOWN)
-    since = asked.get(SINCE)
-    last = request.headers.get("last-event-id")
-    if last is not None:
-        try:
-            since = number_of(last.encode("latin-1"), 0)
-        except ValueError as error:
-            raise bad(f"Last-Event-ID: {error}") from None
+    last = last_id_of(request)
+    since = asked.get(SINCE) if last is None else last
     abort = request.scope[CONNECTION].abort
     found = await parts_of(request).watches.watch(span_of(asked) or Span(b"", None), since, abort)
     return EventStream(found.chunks, found.close)
+
+
+def last_id_of(request: Request) -> int | None:
+    """Where a stream was lost."""
+    last = request.headers.get("last-event-id")
+    if last is None:
+        return None
+    try:
+        return number_of(last.encode("latin-1"), 0)
+    except ValueError as error:
+        raise bad(f"Last-Event-ID: {error}") from None

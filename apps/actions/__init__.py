@@ -12,6 +12,7 @@ from apps.actions.errors import (
     RequestRefused,
     ResultChanged,
     SiteUnavailable,
+    SiteUnknown,
     Superseded,
 )
 from apps.actions.handles import ActionHandle, NestedAction
@@ -49,6 +50,7 @@ __all__ = [
     "ResultChanged",
     "SiteState",
     "SiteUnavailable",
+    "SiteUnknown",
     "SqlParticipant",
     "State",
     "Superseded",

@@ -10,7 +10,8 @@
         ├── ResultChanged      an operation gives another result than the initiator was told
         ├── ParticipantError   a site's database cannot do what it is asked for
         │   └── NotPrepared    it is to commit what it has neither prepared nor applied
-        ├── SiteUnavailable    a site that an attempt needs is not there, or does not answer
+        ├── SiteUnavailable    a site that is asked is not there, or does not answer
+        │   └── SiteUnknown    nobody has ever registered it
         ├── RequestRefused     the ledger does not take the action: nothing of it happened, or will
         ├── ActionUnknown      the ledger knows no such action, or not any more
         ├── ActionAborted      decided: nothing of the action happened, or will
@@ -56,6 +57,10 @@ class NotPrepared(ParticipantError):
 
 class SiteUnavailable(ActionError):
     """Nothing was changed anywhere; try again, or later."""
+
+
+class SiteUnknown(SiteUnavailable):
+    """The message says which there are."""
 
 
 class RequestRefused(ActionError):

@@ -23,6 +23,7 @@ from apps.actions.errors import (
     RequestRefused,
     ResultChanged,
     SiteUnavailable,
+    SiteUnknown,
 )
 from apps.actions.handles import ActionHandle
 from apps.actions.outcomes import Outcomes, Through, is_decided, is_finished
@@ -131,7 +132,8 @@ class Initiator:
     async def attempt(self, site: str, operations: Sequence[Operation], timeout: float) -> bytes:
         """The encoded result of the last one, carried out behind the others at a site, and undone."""
         answer: AttemptAnswer = msgspec.msgpack.decode(
-            await self._ask(site, msgspec.msgpack.encode(operations), timeout), type=AttemptAnswer
+            await self.ask(site, question_name(site), msgspec.msgpack.encode(operations), timeout),
+            type=AttemptAnswer,
         )
         match answer:
             case Attempted(result):
@@ -143,13 +145,14 @@ class Initiator:
             case AttemptChanged(message):
                 raise ResultChanged(message)
 
-    async def _ask(self, site: str, question: bytes, timeout: float) -> bytes:
-        """Where it was last; if it is not there, where it is now."""
+    async def ask(self, site: str, name: str, question: bytes, timeout: float) -> bytes:
+        """What a site answers, where it was last; if it is not there, where it is now. ``SiteUnavailable``:
+        it is not there, or has no answer."""
         known = self._addresses.pop(site, None)
         for address in (known, None):
             asked = address or await self._address(site)
             try:
-                answer = await self.through.ask(asked, question_name(site), question, timeout)
+                answer = await self.through.ask(asked, name, question, timeout)
             except (Unreachable, AskRefused) as error:
                 if address is None:
                     raise SiteUnavailable(f"{site}: {error}") from None
@@ -166,7 +169,7 @@ class Initiator:
         found = next((each for each in sites if each.name == site), None)
         if found is None:
             known = ", ".join(each.name for each in sites) or "none"
-            raise SiteUnavailable(f"{site}: there is no such site; there are: {known}")
+            raise SiteUnknown(f"{site}: there is no such site; there are: {known}")
         if not found.is_here or not found.address:
             raise SiteUnavailable(f"{site}: is not there at present")
         return found.address

@@ -22,6 +22,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from apps.actions.binding import Binder, bind_question, describe_question
 from apps.actions.errors import ActionError, ActionMisused, OperationFailed, ResultChanged, Superseded
 from apps.actions.initiator import (
     AttemptAnswer,
@@ -81,7 +82,13 @@ class ActionManager(Initiator):
         self._core = SiteCore()
         self._chain = 0
         self._attempts = asyncio.Semaphore(ATTEMPTS_AT_ONCE)
-        self._is_offered = False  # attempts are answered
+        binder = Binder(participant.operations)
+        self._questions = {
+            question_name(site): self._answer,
+            bind_question(site): binder.bind,
+            describe_question(site): binder.describe,
+        }
+        self._offered: list[str] = []  # of these questions
         self._recovered: tuple[str, ...] = ()  # units of this chain that were found prepared
         self._at_work: dict[asyncio.Task[None], None] = {}  # at the participant
         self._is_registered = False  # no other registration is needed, as far as we know
@@ -108,8 +115,9 @@ class ActionManager(Initiator):
             future.add_done_callback(lambda each: each.cancelled() or each.exception())
         await self._participant.open()
         try:
-            self._replica.answer(question_name(self.site), self._answer)
-            self._is_offered = True
+            for name, handler in self._questions.items():
+                self._replica.answer(name, handler)
+                self._offered.append(name)
             self._running = loop.create_task(self._run())
             await self._ready
         except BaseException:
@@ -163,9 +171,8 @@ class ActionManager(Initiator):
 
     def _withdraw(self) -> None:
         """Answer nothing more. Somebody else may do that here by now."""
-        if self._is_offered:
-            self._is_offered = False
-            self._replica.answer(question_name(self.site), None)
+        while self._offered:
+            self._replica.answer(self._offered.pop(), None)
 
     async def _work(self) -> None:
         while True:

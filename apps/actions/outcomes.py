@@ -131,7 +131,12 @@ class Outcomes:
                             self._tell(action)
                 except ChainChanged:
                     continue
-                except (NoPrimary, Overloaded, OutcomeUnknown):  # this replica is cut off, or the like
+                except (
+                    NoPrimary,
+                    Overloaded,
+                    OutcomeUnknown,
+                    TimeoutError,
+                ):  # this replica is cut off, or the like
                     await asyncio.sleep(PAUSE_SECONDS)
         except (OrderingError, RsmError) as error:
             self._fail(error)

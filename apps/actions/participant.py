@@ -8,11 +8,14 @@ crash too, so each of them must be idempotent. Whatever one of them raises count
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
+from apps.actions.operations import Operations
 from apps.actions.types import Operation
+
+NONE: Final = Operations()
 
 
 class Unit(NamedTuple):
@@ -37,7 +40,12 @@ class Recovered(msgspec.Struct, frozen=True):
 
 
 class Participant(ABC):
-    """The part of one site in actions. All calls come from one event loop, which they must not block."""
+    """The part of one site in actions. All calls come from one event loop, which they must not block.
+
+    ``operations``: those that are told to who knows them by name alone, a gateway say; none unless set.
+    """
+
+    operations: Operations = NONE
 
     @abstractmethod
     async def open(self) -> None:

@@ -99,6 +99,7 @@ class SqlParticipant(Participant):
     """``url`` is SQLAlchemy's. Who waits for a lock of the database for more than ``lock_ms`` has failed."""
 
     def __init__(self, url: str, operations: Operations, *, lock_ms: int = LOCK_MS) -> None:
+        self.operations = operations
         parsed = _parsed(url)
         kind = _Sqlite if parsed.get_backend_name() == "sqlite" else _Postgres
         self._side: _Side = kind(parsed, operations, lock_ms)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import httpx2
 
@@ -49,7 +49,7 @@ async def gateway_of(
 
 @asynccontextmanager
 async def served(
-    group: Client[KeyValueStore] | Replica[KeyValueStore], **changes: Any
+    group: Client[Any] | Replica[Any], **changes: Any
 ) -> AsyncIterator[tuple[Gateway, Serving, httpx2.AsyncClient]]:
     settings = settings_of(**changes)
     gateway = create_app(group, settings)
@@ -83,7 +83,15 @@ def problem(answer: httpx2.Response, status: int, code: str) -> dict[str, Any]:
     return found
 
 
-async def healthy(place: Place) -> None:
+class Served(Protocol):
+    @property
+    def http(self) -> httpx2.AsyncClient: ...
+
+    @property
+    def replicas(self) -> list[Replica[Any]]: ...
+
+
+async def healthy(place: Served) -> None:
     """The ring is the same, and the gateway serves."""
     assert {replica.status().view for replica in place.replicas} == {place.replicas[0].status().view}
     assert all(replica.is_serving for replica in place.replicas)

@@ -11,6 +11,7 @@ from api import board
 from api.board import Viewer
 from api.cluster import shape_of
 from api.problems import Problem
+from api.store import App
 from rsm.status import ReplicaStatus, Standing, ViewStatus
 from rsm.survey import STATUS_SECONDS, Picture
 from tests.api.gateways import Place, ask, problem
@@ -226,7 +227,7 @@ def test_when_a_member_is_back_then_views_from_before_are_still_told() -> None:
     other = said("d", view("7.0", 3, "another chain"))
     for answers in ([back, stayed, other], [stayed, other, back]):
         picture = Picture({str(n): each for n, each in enumerate([*answers, None])}, "c", back)
-        told = shape_of(picture, back)["views"]
+        told = shape_of(picture, back, App.KV)["views"]
         assert [(each["view"], each["why"]) for each in told] == [
             ("1.0", "the first view seen"),
             ("2.0", "gone"),

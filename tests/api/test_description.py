@@ -1,9 +1,8 @@
 """What ``/openapi.json`` says is all there is, and is true."""
 
-import asyncio
 import contextlib
-import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +20,9 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from api.problems import KINDS
-from ordering.driver import run
+from tests.api.banks import BankPlace, ask_bank, bank_place
 from tests.api.gateways import Place, ask, gateway_of, healthy
+from tests.api.threads import in_thread
 
 CHECKS = (
     not_a_server_error,
@@ -32,50 +32,25 @@ CHECKS = (
     response_schema_conformance,
     unsupported_method,
 )
-STREAMS = {"/v1/watch", "/v1/cluster/events"}  # they have no end
+STREAMS = {"/v1/watch", "/v1/actions/events", "/v1/cluster/events"}  # they have no end
 EXAMPLES = 10
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    """A gateway in a thread of its own, for programs that block."""
-    started: list[str] = []
-    ready, loops = threading.Event(), list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]()
-
-    async def main() -> None:
-        stopped = asyncio.Event()
-        async with gateway_of() as place:
-            loops.append((asyncio.get_running_loop(), stopped))
-            started.append(place.serving.url)
-            ready.set()
-            await stopped.wait()
-            await healthy(place)
-
-    errors: list[BaseException] = []
-
-    def thread() -> None:
-        try:
-            run(main())
-        except BaseException as error:  # noqa: BLE001 - it is raised where somebody sees it
-            errors.append(error)
-            ready.set()
-
-    running = threading.Thread(target=thread)
-    running.start()
-    assert ready.wait(30)
-    if started:
-        yield started[0]
-        loop, stopped = loops[0]
-        loop.call_soon_threadsafe(stopped.set)
-    running.join(30)
-    if errors:
-        raise errors[0]
+@pytest.fixture(scope="module", params=["kv", "actions"])
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("bank")
+    if request.param == "kv":
+        with in_thread(gateway_of, healthy) as keys:
+            yield keys.place.serving.url
+    else:
+        with in_thread(lambda: bank_place(folder), healthy) as bank:
+            yield bank.place.serving.url
 
 
 def test_when_anything_is_sent_then_the_answer_is_as_described(url: str) -> None:
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
     results = list(schema.get_all_operations())
-    assert len(results) > 25
+    assert len(results) > 15
     for result in results:
         assert isinstance(result, Ok)
         operation = result.ok()
@@ -98,7 +73,7 @@ def test_when_anything_is_sent_then_the_answer_is_as_described(url: str) -> None
                 attack()
 
 
-def test_when_the_description_is_read_then_it_has_every_path_and_every_problem() -> None:
+def test_when_the_description_is_read_then_it_has_every_path_and_every_problem(tmp_path: Path) -> None:
     async def check(place: Place) -> None:
         described = (await place.http.get("/openapi.json")).json()
         paths = described["paths"]
@@ -119,13 +94,39 @@ def test_when_the_description_is_read_then_it_has_every_path_and_every_problem()
             ("/v1/snapshots", {"get", "post"}),
         ):
             assert set(paths[path]) == methods, path
-        told = str(described)
-        missing = {code for code in KINDS if f"`{code}`" not in told}
-        assert missing == {"not_found", "method_not_allowed", "no_supervisor"}, "these are of no path here"
-        for path, methods in paths.items():
-            for name, operation in methods.items():
-                assert operation["summary"], (path, name)
-                for parameter in operation.get("parameters", []):
-                    assert parameter.get("description") or parameter["in"] == "path", (path, parameter)
+        check_words(paths)
+        told.append(str(described))
 
+    async def check_actions(place: BankPlace) -> None:
+        described = (await place.http.get("/openapi.json")).json()
+        paths = described["paths"]
+        assert "/v1/kv" not in paths
+        for path, methods in (
+            ("/v1/actions", {"get", "post"}),
+            ("/v1/actions/sites", {"get"}),
+            ("/v1/actions/events", {"get"}),
+            ("/v1/actions/{action}", {"get"}),
+            ("/v1/actions/{action}:commit", {"post"}),
+            ("/v1/actions/{action}:abort", {"post"}),
+            ("/v1/cluster", {"get"}),
+        ):
+            assert set(paths[path]) == methods, path
+        (example,) = described["components"]["schemas"]["ActionBody"]["examples"]
+        answer = await place.http.post("/v1/actions", json=example)
+        assert answer.json()["code"] == "action_aborted", "alice has no account here, but all else is right"
+        check_words(paths)
+        told.append(str(described))
+
+    told: list[str] = []
     ask(check, sites=1)
+    ask_bank(check_actions, tmp_path)
+    missing = {code for code in KINDS if not any(f"`{code}`" in each for each in told)}
+    assert missing == {"not_found", "method_not_allowed", "no_supervisor"}, "these are of no path here"
+
+
+def check_words(paths: dict[str, Any]) -> None:
+    for path, methods in paths.items():
+        for name, operation in methods.items():
+            assert operation["summary"], (path, name)
+            for parameter in operation.get("parameters", []):
+                assert parameter.get("description") or parameter["in"] == "path", (path, parameter)

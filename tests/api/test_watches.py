@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import httpx2
 
+from api.key_events import ToldKey
 from api.parameters import EVERYTHING
 from api.watches import Told, Watcher
 from apps.kv.types import Event
@@ -294,7 +295,7 @@ def test_when_a_change_comes_just_as_the_time_is_over_then_no_sign_of_life_goes_
         watcher = Watcher(EVERYTHING, 3, settings_of(), lambda: None)
         waiting = asyncio.ensure_future(watcher.next(0.01))
         await asyncio.sleep(0)
-        told = [Told(Event(7, b"k", b"v", 7, 1))]
+        told: list[Told] = [ToldKey(Event(7, b"k", b"v", 7, 1))]
         asyncio.get_running_loop().call_later(0.011, watcher.take, 7, told)
         time.sleep(0.05)  # a busy loop: both are due in its next turn, the end of the time first
         assert b"id: 7" in await waiting
