@@ -22,6 +22,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from apps.actions.doubts import Desk, doubts_name
 from apps.actions.errors import ActionError, OperationFailed, ResultChanged, Superseded
 from apps.actions.initiator import (
     AttemptAnswer,
@@ -95,6 +96,7 @@ class ActionManager(Initiator):
         self._listed: dict[str, None] | None = None  # units of duties, between RESET and COMPLETE
         self._marks: dict[Unit, None] = {}  # found at the start
         self._forgettable: list[Unit] = []
+        self._desk = Desk(lambda: self.in_doubt, lambda unit, commit: self.settle(unit, commit=commit))
         self._throttle = Throttle(SAID_AGAIN_S)
 
     # -- life ------------------------------------------------------------------------------------
@@ -108,6 +110,7 @@ class ActionManager(Initiator):
         await self._participant.open()
         try:
             self._replica.answer(question_name(self.site), self._answer)
+            self._replica.answer(doubts_name(self.site), self._desk.answer)
             self._running = loop.create_task(self._run())
             await self._ready
         except BaseException:
@@ -117,7 +120,7 @@ class ActionManager(Initiator):
 
     async def __aexit__(self, *_: object) -> None:
         """What is under way at the database is waited for; the others find out when the replica leaves."""
-        self._replica.answer(question_name(self.site), None)
+        self._answer_no_more()
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -152,7 +155,7 @@ class ActionManager(Initiator):
 
     def _stop(self, error: Exception) -> None:
         log.error("a site of actions has stopped", site=self.site, error=f"{type(error).__name__}: {error}")
-        self._replica.answer(question_name(self.site), None)
+        self._answer_no_more()
         self._core = SiteCore()  # what is under way ends, and nothing follows
         for future in (self._ready, self._over):
             if not future.done():
@@ -161,6 +164,10 @@ class ActionManager(Initiator):
             for each in waiting:
                 if not each.done():
                     each.set_result(None)
+
+    def _answer_no_more(self) -> None:
+        for name in (question_name(self.site), doubts_name(self.site)):
+            self._replica.answer(name, None)
 
     async def _work(self) -> None:
         while True:
