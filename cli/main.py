@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 PLACES: Final = {
-    "demo": "cli.demo:demo",
+    "demo": "cli.demo:app",
     "init": "cli.replica:init",
     "replica": "cli.replica:replica",
     "site": "cli.site:site",

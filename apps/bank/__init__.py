@@ -6,7 +6,8 @@ one action (``docs/actions.md``), so that the money of all sites together is alw
 
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, Text, func, insert, select, update
 
-from apps.actions.operations import Operations
+from apps.actions.operations import Operations, values_of
+from apps.actions.types import Operation
 from rsm.errors import Rejected
 
 bank = Operations()
@@ -50,6 +51,18 @@ def credit(connection: Connection, account: str, amount: int) -> None:
 def balance(connection: Connection, account: str) -> int:
     """What is there. An action that has asked commits only if it is still so."""
     return _known(connection, account)
+
+
+def effect_of(operation: Operation) -> tuple[str, int]:
+    """The account that an operation touches, and by how much it changes it."""
+    account, *amount = values_of(operation.arguments)
+    match operation.name:
+        case "credit" | "create":
+            return account, amount[0]
+        case "debit":
+            return account, -amount[0]
+        case _:
+            return account, 0
 
 
 def total(connection: Connection) -> int:
