@@ -97,6 +97,7 @@ class Story:
         ended = self.customers.ended
         others = sum(self.audit.decided.values()) - before - ended[Ended.COMMITTED] - ended[Ended.ABORTED]
         hold(ended[Ended.COMMITTED] > 0 and others > 0, f"{dict(ended)}, and {others} of others")
+        hold(ended[Ended.UNKNOWN] == 0, f"nobody has failed, and {ended[Ended.UNKNOWN]} answers were lost")
         return (
             f"{TRANSFERS} in {took:.1f} s: {ended[Ended.COMMITTED]} committed,"
             f" {ended[Ended.ABORTED]} aborted, {ended[Ended.REFUSED]} refused before that;"

@@ -6,7 +6,6 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from apps.actions.errors import ActionError
 from apps.actions.participant import Prepared, Unit
 from apps.actions.types import Operation
 from rsm.asking import Asking
@@ -49,8 +48,6 @@ class Desk:
         asked = msgspec.msgpack.decode(question, type=Question)
         if asked.unit is not None:
             async with self._turn:
-                if asked.unit not in self._doubts():
-                    raise ActionError(f"{asked.unit.name}: is not in doubt here, or not any more")
                 await self._settle(asked.unit, asked.commit)
         left = self._doubts().values()
         return msgspec.msgpack.encode([Doubt(*each.unit, each.operations) for each in left])

@@ -23,7 +23,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from apps.actions.doubts import Desk, doubts_name
-from apps.actions.errors import ActionError, OperationFailed, ResultChanged, Superseded
+from apps.actions.errors import ActionError, ActionMisused, OperationFailed, ResultChanged, Superseded
 from apps.actions.initiator import (
     AttemptAnswer,
     AttemptChanged,
@@ -82,6 +82,7 @@ class ActionManager(Initiator):
         self._core = SiteCore()
         self._chain = 0
         self._attempts = asyncio.Semaphore(ATTEMPTS_AT_ONCE)
+        self._is_offered = False  # attempts are answered
         self._recovered: tuple[str, ...] = ()  # units of this chain that were found prepared
         self._at_work: dict[asyncio.Task[None], None] = {}  # at the participant
         self._is_registered = False  # no other registration is needed, as far as we know
@@ -111,6 +112,7 @@ class ActionManager(Initiator):
         try:
             self._replica.answer(question_name(self.site), self._answer)
             self._replica.answer(doubts_name(self.site), self._desk.answer)
+            self._is_offered = True
             self._running = loop.create_task(self._run())
             await self._ready
         except BaseException:
@@ -120,7 +122,7 @@ class ActionManager(Initiator):
 
     async def __aexit__(self, *_: object) -> None:
         """What is under way at the database is waited for; the others find out when the replica leaves."""
-        self._answer_no_more()
+        self._withdraw()
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -155,28 +157,36 @@ class ActionManager(Initiator):
 
     def _stop(self, error: Exception) -> None:
         log.error("a site of actions has stopped", site=self.site, error=f"{type(error).__name__}: {error}")
-        self._answer_no_more()
+        self._withdraw()
         self._core = SiteCore()  # what is under way ends, and nothing follows
         for future in (self._ready, self._over):
             if not future.done():
                 future.set_exception(error)
-        for waiting in self._waiting.values():
-            for each in waiting:
-                if not each.done():
-                    each.set_result(None)
+        self._wake_all()
 
-    def _answer_no_more(self) -> None:
-        for name in (question_name(self.site), doubts_name(self.site)):
-            self._replica.answer(name, None)
+    def _withdraw(self) -> None:
+        """Answer nothing more. Somebody else may do that here by now."""
+        if self._is_offered:
+            self._is_offered = False
+            for name in (question_name(self.site), doubts_name(self.site)):
+                self._replica.answer(name, None)
 
     async def _work(self) -> None:
         while True:
             await self._register()
             with contextlib.suppress(ChainChanged):
                 async for page in self._replica.follow(ActionLedger.duties, 0, self.site):
+                    if self._is_older(page):
+                        break
                     self._hear(page)
                     if not self._is_registered:
                         break
+
+    def _is_older(self, page: Feed[Duty]) -> bool:
+        """Whether the ledger does not know of the registration: it is that of another chain by now."""
+        return any(
+            duty.task is Task.RESET and duty.incarnation < self._core.incarnation for duty in page.events
+        )
 
     # -- its registration ------------------------------------------------------------------------
 
@@ -204,8 +214,11 @@ class ActionManager(Initiator):
                 pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
     async def _check_name(self) -> None:
+        """Of this very process may be another registration that was ordered late: it is not somebody else."""
+        member = self._replica.member
+        own = (member.site, f"{member.boot:032x}")
         for each in await self.ledger.sites():
-            if each.name == self.site and each.is_here and each.incarnation != self._core.incarnation:
+            if each.name == self.site and each.is_here and (each.site, each.boot) != own:
                 raise Superseded(
                     f"{self.site}: another process has taken this name, at {each.address or each.boot}"
                 )
@@ -215,6 +228,7 @@ class ActionManager(Initiator):
         self._core = SiteCore()  # that of the chain before hears nothing any more of what is under way
         if self._at_work:
             await asyncio.wait(list(self._at_work))
+        self._wake_all()
         self._reports.clear()
         self._done.clear()
         self._pauses.clear()
@@ -246,7 +260,9 @@ class ActionManager(Initiator):
     async def settle(self, unit: Unit, *, commit: bool) -> None:
         """Commit or abort a unit that is in doubt, on an operator's word. If other sites did the opposite,
         the action is not atomic any more."""
-        prepared = self.in_doubt[unit]
+        prepared = self.in_doubt.get(unit)
+        if prepared is None:
+            raise ActionMisused(f"{unit.name} of chain {unit.chain:x} is not in doubt at {self.site}")
         if commit:
             await self._participant.commit(unit, prepared.operations)
             self._forgettable.append(unit)
@@ -331,9 +347,7 @@ class ActionManager(Initiator):
             self._done[unit] = None
             if len(self._done) > DONE_KEPT:
                 del self._done[next(iter(self._done))]
-        for each in self._waiting.pop(unit, ()):
-            if not each.done():
-                each.set_result(None)
+        self._wake(unit)
         self._heed(core, lambda: core.committed(unit, error))
 
     async def _abort_here(self, core: SiteCore, unit: str) -> None:
@@ -425,6 +439,15 @@ class ActionManager(Initiator):
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(action.unit, []).append(future)
         await future
+
+    def _wake(self, unit: str) -> None:
+        for each in self._waiting.pop(unit, ()):
+            if not each.done():
+                each.set_result(None)
+
+    def _wake_all(self) -> None:
+        for unit in list(self._waiting):
+            self._wake(unit)
 
     # -- attempts --------------------------------------------------------------------------------
 
