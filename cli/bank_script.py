@@ -25,6 +25,8 @@ TRANSFERS: Final = 200
 WORKERS: Final = 8
 UNDER_LOAD_SECONDS: Final = 3.0
 CUT_SECONDS: Final = 0.1
+LOOK_SECONDS: Final = 0.02
+REFUSED_SECONDS: Final = 0.1
 AMOUNT: Final = 7
 
 
@@ -169,7 +171,7 @@ class Story:
     async def kill_one(self) -> str:
         victim = self.crew.replicas[1]
         before = sum(self.audit.decided.values())
-        async with _coming(self.customers):
+        async with self._load():
             await asyncio.sleep(UNDER_LOAD_SECONDS / 3)
             await self.crew.kill(victim)
             await asyncio.sleep(UNDER_LOAD_SECONDS)
@@ -179,16 +181,34 @@ class Story:
         return f"{victim} killed and back; {sum(self.audit.decided.values()) - before} decided meanwhile"
 
     async def kill_all(self) -> str:
-        async with _coming(self.customers):
-            await asyncio.sleep(UNDER_LOAD_SECONDS)
-            await self.crew.kill(*self.crew.replicas)
+        """While one database is busy there are transfers that some site is ready for, and no decision."""
+        async with self._load():
+            await asyncio.sleep(UNDER_LOAD_SECONDS / 3)
+            with self._busy(self.crew.replicas[-1]):
+                while not any(self._look(name).prepared for name in self.crew.replicas):
+                    await asyncio.sleep(LOOK_SECONDS)
+                await self.crew.kill(*self.crew.replicas)
         found = [self._look(name) for name in self.crew.replicas]
         prepared = sum(len(each.prepared) for each in found)
         total = sum(sum(each.balances.values()) for each in found)
-        return (
-            f"{prepared} transfers are prepared somewhere, and nobody is there to decide them; the databases"
-            f" have {total} of {self.crew.money}"
-        )
+        return f"{prepared} parts of transfers are prepared; the databases have {total} of {self.crew.money}"
+
+    @asynccontextmanager
+    async def _load(self) -> AsyncIterator[None]:
+        """Customers come meanwhile, one when another has gone."""
+
+        async def worker() -> None:
+            while True:
+                if await self.customers.transfer() is Ended.REFUSED:
+                    await asyncio.sleep(REFUSED_SECONDS)
+
+        working = [asyncio.ensure_future(worker()) for _ in range(WORKERS)]
+        try:
+            yield
+        finally:
+            for task in working:
+                task.cancel()
+            await asyncio.gather(*working, return_exceptions=True)
 
     async def come_back(self) -> str:
         self.crew.is_open = False
@@ -224,14 +244,3 @@ class Story:
 
 def _voters(action: Action) -> set[str]:
     return {vote.site for vote in action.votes if vote.yes}
-
-
-@asynccontextmanager
-async def _coming(customers: Customers) -> AsyncIterator[None]:
-    """Customers come meanwhile."""
-    task = asyncio.ensure_future(customers.come())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

@@ -163,7 +163,7 @@ def test_when_two_ask_for_a_cut_at_once_then_they_have_one_each() -> None:
         await asyncio.sleep(0)  # the other one may go on
         return found
 
-    async def both() -> list[Cut]:
+    async def both() -> tuple[Cut, Cut]:
         bank.audit._look = look
         bank.between = [lambda: None, meanwhile]
         return await asyncio.gather(bank.audit.cut(), bank.audit.cut())
