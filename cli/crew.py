@@ -40,7 +40,7 @@ class Crew:
         self.directory = directory
         self.port = port
         self._configs = _found(directory, sites, durable=durable)
-        self.replicas = [f"replica {number}" for number in range(1, len(self._configs) + 1)]
+        self.replicas = [self._named(number) for number in range(1, len(self._configs) + 1)]
         self.running: dict[str, Process] = {}
         self.control: Path | None = None  # where the gateway may ask for the orders below
         self._addresses = {
@@ -52,6 +52,12 @@ class Crew:
         self._ending: set[str] = set()
         self._wanted = {name: asyncio.Event() for name in [*self.replicas, GATEWAY]}
         self._stopping = False
+
+    def _named(self, number: int) -> str:
+        return f"replica {number}"
+
+    def config_of(self, name: str) -> Path:
+        return self._configs[self.replicas.index(name)]
 
     @property
     def endpoint(self) -> str:
@@ -95,7 +101,7 @@ class Crew:
     def _words(self, name: str) -> tuple[str, ...]:
         if name == GATEWAY:
             return ("gateway", "--config", str(self._configs[0]), "--bind", f"127.0.0.1:{self.port}")
-        return ("replica", "--config", str(self._configs[self.replicas.index(name)]))
+        return ("replica", "--config", str(self.config_of(name)))
 
     async def _ready(self, name: str) -> None:
         process = self.running[name]

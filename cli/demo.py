@@ -1,25 +1,20 @@
 """`rsm demo`: a replicated key-value store over HTTP on this machine, to try by hand, or told as a story."""
 
 import asyncio
-import signal
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 
-from bench.errors import BenchError
 from bench.ports import free_ports, is_free
+from cli.bank import bank
 from cli.control import controlled
-from cli.crew import GATEWAY, RESTART_SECONDS, Crew, NotStarted
+from cli.crew import GATEWAY, RESTART_SECONDS, Crew
 from cli.demo_script import play
 from cli.showing import refuse
-from ordering.driver import run
-from ordering.errors import OrderingError
+from cli.staging import played, served, staged
 
 PORT: Final = 8080
 COMMANDS: Final = """\
@@ -30,7 +25,16 @@ curl -N '{url}/v1/watch?prefix='                  # then write, in another termi
 curl {url}/v1/cluster"""
 
 
+app = typer.Typer(
+    invoke_without_command=True,
+    short_help="Run a replicated key-value store on this machine, or a bank: kill what you like.",
+)
+app.command()(bank)
+
+
+@app.callback()
 def demo(
+    context: typer.Context,
     sites: Annotated[int | None, typer.Option(min=1, max=9, help="Replicas.", show_default="3")] = None,
     port: Annotated[
         int | None,
@@ -66,7 +70,12 @@ def demo(
     --script it plays a story by itself, on free ports: writes, conflicts, a
     transaction, a watch, kill -9 of a replica and of all. The exit code is then
     0 only if every step held. `rsm story` shows the protocol underneath.
+
+    rsm demo bank shows actions that change several databases instead.
     """
+    if context.invoked_subcommand is not None:
+        _refuse_own(context)
+        return
     console = Console(highlight=False)
     if script is None:
         script = not sys.stdout.isatty()
@@ -74,80 +83,30 @@ def demo(
         port = free_ports(1)[0] if script else PORT
     if not is_free(port):
         refuse(f"127.0.0.1:{port} is taken; name another port with --port", 1)
-    with _place(directory) as place:
-        try:
-            crew = Crew(place, sites, port, durable=not memory)
-            held = run(_play(crew, console) if script else _serve(crew, console, restart=restart))
-        except (OrderingError, BenchError) as error:
-            refuse(str(error))
-        except NotStarted as error:
-            refuse(str(error), 1)
-        except asyncio.CancelledError:
-            raise typer.Exit(130) from None
-    raise typer.Exit(0 if held else 1)
+
+    async def work(place: Path) -> bool:
+        crew = Crew(place, sites, port, durable=not memory)
+        if script:
+            return await played(crew, play(crew, console))
+        async with controlled(crew, restart=restart):
+            return await served(crew, console, _work(crew, console, restart=restart))
+
+    staged(directory, work)
 
 
-@contextmanager
-def _place(directory: Path | None) -> Iterator[Path]:
-    if directory is not None:
-        yield directory
-        return
-    with tempfile.TemporaryDirectory(prefix="rsm-demo-", ignore_cleanup_errors=True) as made:
-        yield Path(made)
+def _refuse_own(context: typer.Context) -> None:
+    """What stands before the name of another demonstration would do nothing."""
+    sources = {each: context.get_parameter_source(each) for each in context.params}
+    given = [each for each, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    if given:
+        refuse(f"write options behind {context.invoked_subcommand}: rsm demo {context.invoked_subcommand} …")
 
 
-async def _play(crew: Crew, console: Console) -> bool:
-    """Who is told to stop still takes the processes along."""
-    main = asyncio.current_task()
-    assert main is not None
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, main.cancel)
-    try:
-        return await play(crew, console)
-    finally:
-        await crew.stop()
-
-
-async def _serve(crew: Crew, console: Console, *, restart: bool) -> bool:
-    async with controlled(crew, restart=restart):
-        return await _until_enough(crew, console, restart=restart)
-
-
-async def _until_enough(crew: Crew, console: Console, *, restart: bool) -> bool:
-    """Until somebody says that it is enough; a second time means at once."""
-    loop = asyncio.get_running_loop()
-    enough = asyncio.Event()
-    main = asyncio.current_task()
-    assert main is not None
-
-    def stop() -> None:
-        if enough.is_set():
-            main.cancel()
-        enough.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, stop)
-    watching: list[asyncio.Task[None]] = []
-    try:
-        starting = asyncio.ensure_future(_start(crew, console))
-        ended = asyncio.ensure_future(enough.wait())
-        await asyncio.wait([starting, ended], return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():
-            starting.cancel()
-        else:
-            starting.result()
-            _introduce(crew, console, restart=restart)
-            watching = [
-                asyncio.ensure_future(crew.look_after(name, console.print, restart=restart))
-                for name in [*crew.replicas, GATEWAY]
-            ]
-            await ended
-        console.print("\nstopping; Ctrl-C again: at once")
-    finally:
-        for task in watching:
-            task.cancel()
-        await crew.stop()
-    console.print("everything is stopped")
+async def _work(crew: Crew, console: Console, *, restart: bool) -> bool:
+    await _start(crew, console)
+    _introduce(crew, console, restart=restart)
+    names = [*crew.replicas, GATEWAY]
+    await asyncio.gather(*(crew.look_after(name, console.print, restart=restart) for name in names))
     return True
 
 

@@ -2,18 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
 from rich.console import Console
-from rich.markup import escape
 
 from cli.asking import ask_all
 from cli.crew import GATEWAY, Crew
 from cli.kv import changes
 from cli.over_http import Access, Failure, Gateways, path_of
+from cli.steps import DidNotHold, Step, hold, told
 from rsm.status import ReplicaStatus, Standing
 
 SCRIPT_SECONDS: Final = 240.0
@@ -26,34 +25,11 @@ LOOK_SECONDS: Final = 0.1
 PAGE: Final = 1000
 
 
-class DidNotHold(Exception):
-    """What was to be, and what was."""
-
-
-def hold(fact: bool, words: str) -> None:
-    if not fact:
-        raise DidNotHold(words)
-
-
 async def play(crew: Crew, console: Console) -> bool:
     """Whether every step held."""
     access = Access((crew.endpoint,), timeout=REQUEST_SECONDS)
-    began = time.monotonic()
-    try:
-        async with asyncio.timeout(SCRIPT_SECONDS), Gateways(access) as gateways:
-            story = Story(crew, gateways)
-            for title, step in story.steps:
-                try:
-                    figures = await step()
-                except (DidNotHold, Failure) as error:
-                    console.print(f"[red]✗[/red] {title}: {escape(str(error))}", soft_wrap=True)
-                    return False
-                console.print(f"[green]✓[/green] {title}: {figures}", soft_wrap=True)
-    except TimeoutError:
-        console.print(f"[red]✗[/red] it took more than {SCRIPT_SECONDS:g} s")
-        return False
-    console.print(f"Every step held, in {time.monotonic() - began:.0f} s.", style="bold green")
-    return True
+    async with Gateways(access) as gateways:
+        return await told(Story(crew, gateways).steps, console, SCRIPT_SECONDS, (Failure,))
 
 
 class Story:
@@ -65,7 +41,7 @@ class Story:
         self.before: dict[str, str] = {}
         self.written: dict[str, str] = {}
         self.victim = ""
-        self.steps: list[tuple[str, Callable[[], Awaitable[str]]]] = [
+        self.steps: list[Step] = [
             ("start", self.start),
             ("writes", self.write),
             ("reads", self.read),

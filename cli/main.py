@@ -11,14 +11,16 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 PLACES: Final = {
-    "demo": "cli.demo:demo",
+    "demo": "cli.demo:app",
     "init": "cli.replica:init",
     "replica": "cli.replica:replica",
+    "site": "cli.site:site",
     "gateway": "cli.gateway:gateway",
     "token": "cli.tokens:app",
     "kv": "cli.kv:app",
     "leases": "cli.leases:leases",
     "locks": "cli.leases:locks",
+    "actions": "cli.actions:app",
     "status": "cli.status:status",
     "members": "cli.members:members",
     "cluster": "cli.cluster:app",

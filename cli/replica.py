@@ -4,14 +4,15 @@ import asyncio
 import importlib
 import secrets
 import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple, NoReturn, TypeAlias
 
 import msgspec
 import typer
 from pydantic import ValidationError
 
-from api.settings import GatewaySettings
 from cli.asking import client_of, load_site
 from cli.gateway import (
     HTTP,
@@ -55,21 +56,25 @@ Machine = Annotated[
 
 
 def load_machine(name: str) -> type[StateMachine]:
-    """The class that ``package.module:Class`` names, with the working directory first in the search path."""
-    module, colon, attribute = name.partition(":")
-    if not colon or not module or not attribute:
-        _refuse(f"--machine: {name!r} must be package.module:Class")
-    sys.path.insert(0, str(Path.cwd()))
+    """The class that ``package.module:Class`` names."""
     try:
-        found = getattr(importlib.import_module(module), attribute)
-        catalogue = Catalogue(found)
-    except ModuleNotFoundError as error:
-        _refuse(f"--machine: {error}; run from the directory that has it, or install it")
-    except AttributeError:
-        _refuse(f"--machine: module {module} has no {attribute}")
+        return Catalogue(load_named("--machine", name, "Class")).machine
     except MachineError as error:
         _refuse(f"--machine: {error}")
-    return catalogue.machine
+
+
+def load_named(option: str, name: str, what: str) -> Any:
+    """What ``package.module:name`` names, with the working directory first in the search path."""
+    module, colon, attribute = name.partition(":")
+    if not colon or not module or not attribute:
+        _refuse(f"{option}: {name!r} must be package.module:{what}")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        _refuse(f"{option}: {error}; run from the directory that has it, or install it")
+    except AttributeError:
+        _refuse(f"{option}: module {module} has no {attribute}")
 
 
 # -- init ----------------------------------------------------------------------------------------
@@ -186,9 +191,32 @@ def replica(
         _refuse(f"--http: serves the key-value store ({KEY_VALUE}) and actions, and not {machine}")
     facade = settings_of(http, tokens, tls_cert, tls_key, insecure=insecure) if http else None
     configure(log_format, log_level)
+
+    @asynccontextmanager
+    async def facing(serving: Replica[Any], signals: Signals) -> AsyncIterator[Beside]:
+        async with over_http(serving, facade, signals) as url:
+            yield Beside(url)
+
+    run_replica(found, config, facing)
+
+
+class Beside(NamedTuple):
+    """What runs beside a replica: words for the line that says that all is ready, and who ends only if
+    something is wrong."""
+
+    words: str = ""
+    watched: tuple[Awaitable[None], ...] = ()
+
+
+# It may begin when the replica is ready, and is left before that leaves the ring.
+Besides: TypeAlias = Callable[[Replica[Any], Signals], AbstractAsyncContextManager[Beside]]
+
+
+def run_replica(machine: type[StateMachine], config: Path, beside: Besides) -> NoReturn:
+    """Until a signal says that it is enough; then the process ends with a code."""
     settings = load_site(config)
     try:
-        code = run(_serve(found, settings, facade))
+        code = run(_serve(machine, settings, beside))
     except ConfigurationError as error:
         _refuse(f"{config}: {error}", 1)
     except (OrderingError, RsmError, StorageError) as error:
@@ -196,7 +224,7 @@ def replica(
     raise typer.Exit(code)
 
 
-async def _serve(machine: type[StateMachine], config: ReplicaConfig, facade: GatewaySettings | None) -> int:
+async def _serve(machine: type[StateMachine], config: ReplicaConfig, beside: Besides) -> int:
     serving: Replica[Any] = Replica(machine, config)
     signals = Signals()
     signals.at_once.add_done_callback(lambda _: serving.hurry())
@@ -211,31 +239,42 @@ async def _serve(machine: type[StateMachine], config: ReplicaConfig, facade: Gat
         return 0
     await begun
     try:
-        ended = await _until_over(serving, facade, signals)
+        ended = await _until_over(serving, beside(serving, signals), signals)
     finally:
         departure = await serving.stop()
-    if isinstance(ended, Exception):
+    if ended is not None:
         _refuse(f"{config.group}: this replica halted: {ended}", 1)
     say(f"stopped: {departure}")
     return 0
 
 
 async def _until_over(
-    serving: Replica[Any], facade: GatewaySettings | None, signals: Signals
-) -> BaseException | None:
-    """Why the replica halted, unless it was told to go."""
-    async with over_http(serving, facade, signals) as url:
-        over = asyncio.ensure_future(serving.ended())
+    serving: Replica[Any], beside: AbstractAsyncContextManager[Beside], signals: Signals
+) -> Exception | None:
+    """Why the replica halted, or what is beside it, unless it was told to go."""
+    entering: asyncio.Future[Any] = asyncio.ensure_future(beside.__aenter__())
+    await asyncio.wait([entering, signals.enough], return_when=asyncio.FIRST_COMPLETED)
+    if not entering.done():
+        entering.cancel()
+        await asyncio.gather(entering, return_exceptions=True)
+        return None
+    words, watched = await entering
+    over: list[asyncio.Future[None]] = [asyncio.ensure_future(each) for each in (serving.ended(), *watched)]
+    try:
         with collecting.serving():
             typer.echo(
                 f"ready: {serving.config.group} at {serving.address}, site {serving.member.site:x},"
-                f" slot {serving.executor.applied}{f', {url}' if url else ''}"
+                f" slot {serving.executor.applied}{f', {words}' if words else ''}"
             )
-            await asyncio.wait([over, signals.enough], return_when=asyncio.FIRST_COMPLETED)
-        over.cancel()
+            await asyncio.wait([*over, signals.enough], return_when=asyncio.FIRST_COMPLETED)
+        for each in over:
+            each.cancel()
         if signals.enough.done():
             say("stopping: waits for its calls and leaves the ring; a second signal stops it at once")
-    return (await asyncio.gather(over, return_exceptions=True))[0]
+    finally:
+        await beside.__aexit__(None, None, None)
+    found = await asyncio.gather(*over, return_exceptions=True)
+    return next((each for each in found if isinstance(each, Exception)), None)
 
 
 # -- call ----------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ FILE_LINES_MAX = 700
 
 # Parts of ordering/ and apps/ that talk to the world, or play it.
 SHELL = (
+    "apps/actions/doubts.py",
     "apps/actions/handles.py",
     "apps/actions/initiator.py",
     "apps/actions/manager.py",

@@ -23,6 +23,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from apps.actions.binding import Binder, bind_question, describe_question
+from apps.actions.doubts import Desk, doubts_name
 from apps.actions.errors import ActionError, ActionMisused, OperationFailed, ResultChanged, Superseded
 from apps.actions.initiator import (
     AttemptAnswer,
@@ -83,8 +84,10 @@ class ActionManager(Initiator):
         self._chain = 0
         self._attempts = asyncio.Semaphore(ATTEMPTS_AT_ONCE)
         binder = Binder(participant.operations)
+        desk = Desk(lambda: self.in_doubt, lambda unit, commit: self.settle(unit, commit=commit))
         self._questions = {
             question_name(site): self._answer,
+            doubts_name(site): desk.answer,
             bind_question(site): binder.bind,
             describe_question(site): binder.describe,
         }

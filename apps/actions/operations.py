@@ -199,8 +199,13 @@ class Operations:
 
 def shown(name: str, arguments: bytes) -> str:
     """For people."""
-    _, *values = msgspec.msgpack.decode(arguments)
-    return f"{name}({', '.join(map(repr, values))})"
+    return f"{name}({', '.join(map(repr, values_of(arguments)))})"
+
+
+def values_of(arguments: bytes) -> list[Any]:
+    """As they were encoded, whether or not this process knows the operation."""
+    _, *values = msgspec.msgpack.decode(arguments, type=list[Any])
+    return values
 
 
 def words_of(error: Exception) -> str:

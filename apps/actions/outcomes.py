@@ -26,10 +26,15 @@ def is_decided(action: Action) -> bool:
 
 def is_finished(action: Action) -> bool:
     """Everywhere, or aborted. A site that was given up is not waited for."""
-    done = {each.site for each in action.finished if each.error in {"", FORGOTTEN}}
-    return action.state is State.ABORTED or (
-        action.state is State.COMMITTED and done.issuperset(action.sites)
-    )
+    return action.state is State.ABORTED or (action.state is State.COMMITTED and not unfinished_at(action))
+
+
+def unfinished_at(action: Action) -> tuple[str, ...]:
+    """Sites that have not applied what is committed."""
+    if action.state is not State.COMMITTED:
+        return ()
+    done = [each.site for each in action.finished if each.error in {"", FORGOTTEN}]
+    return tuple(each for each in action.sites if each not in done)
 
 
 def _progress(action: Action) -> tuple[bool, bool, int]:

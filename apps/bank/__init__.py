@@ -4,9 +4,10 @@ Each site has accounts of its own. A transfer debits one and credits another, at
 one action (``docs/actions.md``), so that the money of all sites together is always the same.
 """
 
-from sqlalchemy import Column, Connection, Integer, MetaData, Table, Text, func, insert, select, update
+from sqlalchemy import Column, Connection, Integer, MetaData, Table, Text, insert, select, update
 
-from apps.actions.operations import Operations
+from apps.actions.operations import Operations, values_of
+from apps.actions.types import Operation
 from rsm.errors import Rejected
 
 bank = Operations()
@@ -52,10 +53,16 @@ def balance(connection: Connection, account: str) -> int:
     return _known(connection, account)
 
 
-def total(connection: Connection) -> int:
-    """All money of one site."""
-    found: int = connection.execute(select(func.coalesce(func.sum(accounts.c.balance), 0))).scalar_one()
-    return found
+def effect_of(operation: Operation) -> tuple[str, int]:
+    """The account that an operation touches, and by how much it changes it."""
+    account, *amount = values_of(operation.arguments)
+    match operation.name:
+        case "credit" | "create":
+            return account, amount[0]
+        case "debit":
+            return account, -amount[0]
+        case _:
+            return account, 0
 
 
 def _balance(connection: Connection, account: str) -> int | None:

@@ -76,14 +76,21 @@ class Group:
 
     def begin(self, *numbers: int) -> None:
         for number in numbers:
-            self.running[number] = subprocess.Popen(
-                [sys.executable, "-m", "cli.main", "replica", "-c", self.config(number), "-m", self.machine],
-                cwd=ROOT,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                env={**os.environ, "COLUMNS": "300"},
-            )
+            with self.log(number).open("a") as log:
+                self.running[number] = subprocess.Popen(
+                    [sys.executable, "-m", "cli.main", *map(str, self.words(number))],
+                    cwd=ROOT,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                    env={**os.environ, "COLUMNS": "300"},
+                )
+
+    def log(self, number: int) -> Path:
+        return self.directory / f"{number}.log"
+
+    def words(self, number: int) -> tuple[object, ...]:
+        return ("replica", "-c", self.config(number), "-m", self.machine)
 
     def await_line(self, number: int, words: str) -> None:
         process = self.running[number]
