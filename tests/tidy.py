@@ -15,9 +15,10 @@ FILE_LINES_MAX = 700
 
 # Parts of ordering/ and apps/ that talk to the world, or play it.
 SHELL = (
-    "apps/actions/connecting.py",
     "apps/actions/handles.py",
+    "apps/actions/initiator.py",
     "apps/actions/manager.py",
+    "apps/actions/outcomes.py",
     "apps/actions/sql.py",
     "ordering/caller_driver.py",
     "ordering/driven_group.py",

@@ -11,6 +11,8 @@
         ├── ParticipantError   a site's database cannot do what it is asked for
         │   └── NotPrepared    it is to commit what it has neither prepared nor applied
         ├── SiteUnavailable    a site that an attempt needs is not there, or does not answer
+        ├── RequestRefused     the ledger does not take the action: nothing of it happened, or will
+        ├── ActionUnknown      the ledger knows no such action, or not any more
         ├── ActionAborted      decided: nothing of the action happened, or will
         ├── ActionMisused      a call that the handle of an action does not allow any more
         └── Superseded         another process has the site's name now
@@ -54,6 +56,28 @@ class NotPrepared(ParticipantError):
 
 class SiteUnavailable(ActionError):
     """Nothing was changed anywhere; try again, or later."""
+
+
+class RequestRefused(ActionError):
+    """``code``: exists, away (a site is), behind (a site has too much to finish), full, or bad_request."""
+
+    def __init__(self, id: str, code: str, detail: object) -> None:  # noqa: A002
+        told = detail if isinstance(detail, dict) else {}
+        words = {
+            "exists": "there is one of this id, and it is {state}; choose another id",
+            "away": "{site} is not there at present",
+            "behind": "{site} has {unfinished} committed actions to finish first",
+            "full": "the ledger is full: {told}",
+            "bad_request": "{told}",
+        }.get(code, f"{code}: {{told}}")
+        super().__init__(f"action {id!r} was refused: {words.format_map({**told, 'told': told})}")
+        self.id = id
+        self.code = code
+        self.detail = detail
+
+
+class ActionUnknown(ActionError):
+    pass
 
 
 class ActionAborted(ActionError):

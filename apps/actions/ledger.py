@@ -22,7 +22,6 @@ from apps.actions.types import (
     Vote,
 )
 from apps.actions.units import Parked, Queue
-from ordering.views import SiteId
 from rsm.errors import Rejected
 from rsm.feeds import Feed
 from rsm.state_machine import GroupView, StateMachine, command, query
@@ -123,21 +122,14 @@ class ActionLedger(StateMachine):
         )
         for unit in list(islice(waiting, self.limits.step_max)):
             self._end_part(unit, seat, FORGOTTEN)
-        state = self._site_state(seat)
+        state = seat.shown(self.context.view)
         if not seat.is_here and not seat.count:
             del self._seats[site], self._queues[site]
         return state
 
     @query
     def sites(self) -> list[SiteState]:
-        return [self._site_state(self._seats[name]) for name in sorted(self._seats)]
-
-    def _site_state(self, seat: Seat) -> SiteState:
-        view = self.context.view
-        address = "" if view is None else view.addresses.get(SiteId(seat.site), "")
-        return SiteState(
-            seat.name, seat.site, seat.boot, seat.incarnation, seat.is_here, seat.unfinished, address
-        )
+        return [self._seats[name].shown(self.context.view) for name in sorted(self._seats)]
 
     # -- requests --------------------------------------------------------------------------------
 

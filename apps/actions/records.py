@@ -6,7 +6,9 @@ from typing import Any, Final
 import msgspec
 from sortedcontainers import SortedDict
 
-from apps.actions.types import Finish, Operation, State, Vote
+from apps.actions.types import Finish, Operation, SiteState, State, Vote
+from ordering.views import SiteId
+from rsm.state_machine import GroupView
 
 MIB: Final = 1 << 20
 OPERATION_BYTES: Final = 100  # of an operation beside its texts, and of an action
@@ -105,6 +107,12 @@ class Seat(msgspec.Struct):
     involved: dict[str, None] = msgspec.field(default_factory=dict)
     duties: Any = msgspec.field(default_factory=SortedDict)
     aborts: deque[int] = msgspec.field(default_factory=deque)
+
+    def shown(self, view: GroupView | None) -> SiteState:
+        address = "" if view is None else view.addresses.get(SiteId(self.site), "")
+        return SiteState(
+            self.name, self.site, self.boot, self.incarnation, self.is_here, self.unfinished, address
+        )
 
 
 def size_of(operation: Operation) -> int:

@@ -1,0 +1,183 @@
+"""Who has actions carried out: a process in the group or outside of it.
+
+::
+
+    async with Client(ActionLedger, config) as _, Initiator(client) as initiator:
+        async with initiator.action("transfer-42") as action:
+            await action.at("site-a", debit("alice", 10))
+            await action.at("site-b", credit("bob", 10))
+
+``ActionManager`` is one too.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, Self, TypeAlias
+
+import msgspec
+
+from apps.actions.errors import (
+    ActionUnknown,
+    OperationFailed,
+    RequestRefused,
+    ResultChanged,
+    SiteUnavailable,
+)
+from apps.actions.handles import ActionHandle
+from apps.actions.outcomes import Outcomes, Through, is_decided, is_finished
+from apps.actions.types import TIMEOUT_MS, Action, NewAction, Operation
+from rsm.errors import AskError, AskRefused, Rejected, RsmError, Unreachable
+from rsm.logs import logger
+from rsm.proxy import Consistency
+
+log = logger(__name__)
+
+_TIMEOUT: Final = TIMEOUT_MS / 1000
+
+
+# -- what an attempt is answered -----------------------------------------------------------------
+
+
+class Attempted(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    result: bytes  # of the last operation
+
+
+class AttemptRejected(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    message: str
+    detail: Any
+
+
+class AttemptFailed(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    operation: str
+    kind: str
+    message: str
+
+
+class AttemptChanged(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    message: str
+
+
+AttemptAnswer: TypeAlias = Attempted | AttemptRejected | AttemptFailed | AttemptChanged
+
+
+def question_name(site: str) -> str:
+    """Under which a site answers attempts. Its name is in it: a replica may have another one meanwhile."""
+    return f"actions/{site}"
+
+
+class Initiator:
+    """Has actions carried out by way of a replica or a client of the ledger's group."""
+
+    def __init__(self, through: Through, *, name: str = "") -> None:
+        """``name``: a word for people, in the ledger and in the ids that are made up."""
+        self.name = name or f"client-{secrets.token_hex(4)}"
+        self.through = through
+        self.ledger = through.proxy
+        self.outcomes = Outcomes(through)
+        self._addresses: dict[str, str] = {}
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.outcomes.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def action(self, id: str | None = None, *, timeout: float = _TIMEOUT) -> ActionHandle:  # noqa: A002
+        """A new action. ``id``: nobody else's; without one it is made up. ``timeout``: seconds, of the
+        group's time, from its commit to the decision."""
+        return ActionHandle(self, id or f"{self.name}-{secrets.token_hex(8)}", timeout)
+
+    async def outcome(self, id: str) -> Action:  # noqa: A002
+        """An action as it is decided, once it is, whoever has begun it; ``ActionUnknown`` if nobody has, or
+        if that is long over."""
+        return await self._until(id, is_decided)
+
+    async def finished(self, id: str) -> Action:  # noqa: A002
+        """The same, once all its sites have applied it, or it is aborted."""
+        return await self._until(id, is_finished)
+
+    async def _until(self, id: str, holds: Any) -> Action:  # noqa: A002
+        with self.outcomes.watch(id) as watch:
+            if await self.outcomes.look(id) is None:
+                raise ActionUnknown(f"action {id!r}: nobody has requested it, or it is long over")
+            return await watch.until(holds)
+
+    # -- for handles -----------------------------------------------------------------------------
+
+    async def request(self, action: NewAction) -> Action:
+        try:
+            return await self.ledger.request(action)
+        except Rejected as refusal:
+            raise RequestRefused(action.id, refusal.message, refusal.detail) from None
+
+    def give_up(self, id: str, reason: str) -> None:  # noqa: A002
+        """Ask for an abort; nobody waits for the answer."""
+        self._spawn(self._abort(id, reason))
+
+    async def _abort(self, id: str, reason: str) -> None:  # noqa: A002
+        try:
+            await self.ledger.abort(id, reason)
+        except Rejected as refusal:  # it is committed, or was never requested
+            log.debug("an action was not aborted", action=id, why=refusal.message)
+        except (RsmError, OSError) as error:
+            log.warning("whether an action was aborted is not known", action=id, error=str(error))
+
+    async def applied_here(self, action: Action) -> None:
+        """Returns when this process' own site has applied it, if that took part."""
+
+    async def attempt(self, site: str, operations: Sequence[Operation], timeout: float) -> bytes:
+        """The encoded result of the last one, carried out behind the others at a site, and undone."""
+        answer: AttemptAnswer = msgspec.msgpack.decode(
+            await self._ask(site, msgspec.msgpack.encode(operations), timeout), type=AttemptAnswer
+        )
+        match answer:
+            case Attempted(result):
+                return result
+            case AttemptRejected(message, detail):
+                raise Rejected(message, detail)
+            case AttemptFailed(operation, kind, message):
+                raise OperationFailed(operation, kind, message)
+            case AttemptChanged(message):
+                raise ResultChanged(message)
+
+    async def _ask(self, site: str, question: bytes, timeout: float) -> bytes:
+        """Where it was last; if it is not there, where it is now."""
+        known = self._addresses.pop(site, None)
+        for address in (known, None):
+            asked = address or await self._address(site)
+            try:
+                answer = await self.through.ask(asked, question_name(site), question, timeout)
+            except (Unreachable, AskRefused) as error:
+                if address is None:
+                    raise SiteUnavailable(f"{site}: {error}") from None
+            except AskError as error:
+                raise SiteUnavailable(f"{site}: {error}") from None
+            else:
+                self._addresses[site] = asked
+                return answer
+        raise AssertionError
+
+    async def _address(self, site: str) -> str:
+        """Where a site is, as the ledger knows it now."""
+        sites = await self.ledger.with_options(consistency=Consistency.SEQUENTIAL).sites()
+        found = next((each for each in sites if each.name == site), None)
+        if found is None:
+            known = ", ".join(each.name for each in sites) or "none"
+            raise SiteUnavailable(f"{site}: there is no such site; there are: {known}")
+        if not found.is_here or not found.address:
+            raise SiteUnavailable(f"{site}: is not there at present")
+        return found.address
+
+    async def operations_of(self, id: str) -> tuple[Operation, ...]:  # noqa: A002
+        """What an action has so far that others have recorded, if it is not decided."""
+        found = await self.ledger.with_options(consistency=Consistency.SEQUENTIAL).action(id)
+        return () if found is None or found.state.is_decided else found.operations
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+        return task

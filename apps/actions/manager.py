@@ -1,0 +1,455 @@
+"""Who does all that in a process? A site of actions, beside a replica of the ledger.
+
+::
+
+    replica = Replica(ActionLedger, config)
+    participant = SqlParticipant("sqlite:////var/lib/bank/accounts.db", bank)
+    async with replica, ActionManager(replica, site="site-a", participant=participant) as manager:
+        async with manager.action("transfer-42") as action:
+            await action.at("site-a", debit("alice", 10))
+            await action.at("site-b", credit("bob", 10))
+
+It registers its name, follows its duties at its own replica, and has ``SiteCore`` say what to do; what that
+says it does with the participant, and tells the ledger. After being away it registers again. When another
+process takes the name it stops with ``Superseded``. Units that were prepared in another chain are in doubt:
+they are reported and left as they are, until somebody settles them.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, Self
+
+import msgspec
+
+from apps.actions.errors import ActionError, OperationFailed, ResultChanged, Superseded
+from apps.actions.initiator import (
+    AttemptAnswer,
+    AttemptChanged,
+    Attempted,
+    AttemptFailed,
+    AttemptRejected,
+    Initiator,
+    question_name,
+)
+from apps.actions.ledger import ActionLedger
+from apps.actions.operations import words_of
+from apps.actions.participant import Participant, Prepared, Recovered, Unit
+from apps.actions.site import SiteCore
+from apps.actions.types import (
+    Abort,
+    Action,
+    CastVote,
+    Commit,
+    Duty,
+    Operation,
+    Prepare,
+    Register,
+    Registered,
+    ReportFinished,
+    RetryLater,
+    SiteEffect,
+    Task,
+)
+from ordering.errors import OrderingError
+from rsm.errors import CallError, ChainChanged, OutcomeUnknown, Rejected, RsmError
+from rsm.feeds import Feed
+from rsm.logs import Throttle, logger
+from rsm.replica import Replica
+
+log = logger(__name__)
+
+ATTEMPTS_AT_ONCE: Final = 4  # at the participant: what was decided does not wait behind more of them
+REPORTS_MAX: Final = 256
+REPORT_SECONDS: Final = 0.05
+PAUSE_SECONDS: Final = 0.05  # before something is tried again; it doubles
+PAUSE_SECONDS_MAX: Final = 5.0
+CLOSE_SECONDS: Final = 5.0
+DONE_KEPT: Final = 4096
+SAID_AGAIN_S: Final = 10.0
+
+
+class ActionManager(Initiator):
+    """The site ``site``, whose database is ``participant``, beside ``replica``."""
+
+    def __init__(self, replica: Replica[ActionLedger], *, site: str, participant: Participant) -> None:
+        super().__init__(replica, name=site)
+        self.site = site
+        self.in_doubt: dict[Unit, Prepared] = {}
+        self._replica = replica
+        self._participant = participant
+        self._core = SiteCore()
+        self._chain = 0
+        self._attempts = asyncio.Semaphore(ATTEMPTS_AT_ONCE)
+        self._recovered: tuple[str, ...] = ()  # units of this chain that were found prepared
+        self._at_work: dict[asyncio.Task[None], None] = {}  # at the participant
+        self._is_registered = False  # no other registration is needed, as far as we know
+        self._ready: asyncio.Future[None]
+        self._over: asyncio.Future[None]
+        self._running: asyncio.Task[None] | None = None
+        self._pauses: dict[str, float] = {}  # of units that could not be finished
+        self._reports: dict[str, str] = {}  # units, and errors
+        self._reporting: asyncio.Task[None] | None = None
+        self._done: dict[str, None] = {}  # units that were applied lately
+        self._waiting: dict[str, list[asyncio.Future[None]]] = {}  # for a unit to be applied, or to fail
+        self._listed: dict[str, None] | None = None  # units of duties, between RESET and COMPLETE
+        self._marks: dict[Unit, None] = {}  # found at the start
+        self._forgettable: list[Unit] = []
+        self._throttle = Throttle(SAID_AGAIN_S)
+
+    # -- life ------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Returns when it is registered, and knows what there is to be done."""
+        loop = asyncio.get_running_loop()
+        self._ready, self._over = loop.create_future(), loop.create_future()
+        for future in (self._ready, self._over):
+            future.add_done_callback(lambda each: each.cancelled() or each.exception())
+        await self._participant.open()
+        try:
+            self._replica.answer(question_name(self.site), self._answer)
+            self._running = loop.create_task(self._run())
+            await self._ready
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """What is under way at the database is waited for; the others find out when the replica leaves."""
+        self._replica.answer(question_name(self.site), None)
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        if not self._over.done():
+            self._over.set_result(None)
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=CLOSE_SECONDS)
+        for task in self._tasks:
+            task.cancel()
+        await super().__aexit__()
+        await self._participant.close()
+
+    async def ended(self) -> None:
+        """Returns when it was closed, and raises why if it has stopped by itself."""
+        await asyncio.shield(self._over)
+
+    async def _run(self) -> None:
+        watching = asyncio.ensure_future(self._replica.ended())
+        working = asyncio.ensure_future(self._work())
+        try:
+            await asyncio.wait([watching, working], return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                await working
+            await watching
+            self._stop(ActionError("its replica was stopped"))
+        except Exception as error:  # noqa: BLE001 - told by ``ended``
+            self._stop(error)
+        finally:
+            for task in (watching, working):
+                task.cancel()
+            await asyncio.gather(watching, working, return_exceptions=True)
+
+    def _stop(self, error: Exception) -> None:
+        log.error("a site of actions has stopped", site=self.site, error=f"{type(error).__name__}: {error}")
+        self._replica.answer(question_name(self.site), None)
+        self._core = SiteCore()  # what is under way ends, and nothing follows
+        for future in (self._ready, self._over):
+            if not future.done():
+                future.set_exception(error)
+        for waiting in self._waiting.values():
+            for each in waiting:
+                if not each.done():
+                    each.set_result(None)
+
+    async def _work(self) -> None:
+        while True:
+            await self._register()
+            with contextlib.suppress(ChainChanged):
+                async for page in self._replica.follow(ActionLedger.duties, 0, self.site):
+                    self._hear(page)
+                    if not self._is_registered:
+                        break
+
+    # -- its registration ------------------------------------------------------------------------
+
+    async def _register(self) -> None:
+        registered = await self._order_registration()
+        if registered.chain != self._chain:
+            await self._begin_chain(registered.chain)
+        log.info("a site is registered", site=self.site, incarnation=registered.incarnation)
+        self._is_registered = True
+        recovered, self._recovered = self._recovered, ()
+        self._do(self._core.begin(registered.incarnation, recovered))
+
+    async def _order_registration(self) -> Registered:
+        """As often as it takes. Only the first one takes the name from who has it."""
+        pause = PAUSE_SECONDS
+        while True:
+            try:
+                if self._core.incarnation:
+                    await self._check_name()
+                member = self._replica.member
+                return await self.ledger.register(self.site, member.site, f"{member.boot:032x}")
+            except (OutcomeUnknown, CallError, OrderingError) as error:
+                self._say_once("a site cannot register yet", error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, PAUSE_SECONDS_MAX)
+
+    async def _check_name(self) -> None:
+        for each in await self.ledger.sites():
+            if each.name == self.site and each.is_here and each.incarnation != self._core.incarnation:
+                raise Superseded(
+                    f"{self.site}: another process has taken this name, at {each.address or each.boot}"
+                )
+
+    async def _begin_chain(self, chain: int) -> None:
+        """What was prepared before in another chain nobody can decide any more."""
+        self._core = SiteCore()  # that of the chain before hears nothing any more of what is under way
+        if self._at_work:
+            await asyncio.wait(list(self._at_work))
+        self._reports.clear()
+        self._done.clear()
+        self._pauses.clear()
+        self._chain = chain
+        found = await self._recover()
+        self._recovered = tuple(each.unit.name for each in found.prepared if each.unit.chain == chain)
+        self._marks = dict.fromkeys(found.applied)
+        self.in_doubt = {each.unit: each for each in found.prepared if each.unit.chain != chain}
+        for unit, prepared in self.in_doubt.items():
+            log.error(
+                "in doubt: prepared in a chain that is not the group's any more, and left as it is; find out"
+                " what the other sites did, and settle it",
+                site=self.site,
+                unit=unit.name,
+                chain=f"{unit.chain:x}",
+                operations=[each.name for each in prepared.operations],
+            )
+
+    async def _recover(self) -> Recovered:
+        pause = PAUSE_SECONDS
+        while True:
+            try:
+                return await self._participant.recover()
+            except Exception as error:  # noqa: BLE001 - the database's; it may come back
+                self._say_once("a database does not tell what is prepared", error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, PAUSE_SECONDS_MAX)
+
+    async def settle(self, unit: Unit, *, commit: bool) -> None:
+        """Commit or abort a unit that is in doubt, on an operator's word. If other sites did the opposite,
+        the action is not atomic any more."""
+        prepared = self.in_doubt[unit]
+        if commit:
+            await self._participant.commit(unit, prepared.operations)
+            self._forgettable.append(unit)
+        else:
+            await self._participant.abort(unit)
+        del self.in_doubt[unit]
+        log.warning("settled by hand", site=self.site, unit=unit.name, committed=commit)
+
+    # -- duties ----------------------------------------------------------------------------------
+
+    def _hear(self, page: Feed[Duty]) -> None:
+        for duty in page.events:
+            if duty.task is Task.RESET:
+                self._listed = {}
+            elif duty.task is Task.COMPLETE and self._listed is not None:
+                self._forget_others(self._listed)
+                self._listed = None
+                if not self._ready.done():
+                    self._ready.set_result(None)
+            elif self._listed is not None:
+                self._listed[duty.unit] = None
+        self._do(self._core.hear(page))
+
+    def _forget_others(self, listed: dict[str, None]) -> None:
+        """Marks that were found and that the ledger does not ask for: it was told before the crash."""
+        needed = {Unit(name, self._chain) for name in listed}
+        self._forgettable.extend(unit for unit in self._marks if unit not in needed)
+        self._marks = {}
+
+    def _do(self, effects: list[SiteEffect]) -> None:
+        core = self._core
+        for effect in effects:
+            match effect:
+                case Prepare(unit, operations):
+                    self._begin(self._prepare(core, unit, operations))
+                case Commit(unit, operations):
+                    self._begin(self._commit(core, unit, operations))
+                case Abort(unit):
+                    self._begin(self._abort_here(core, unit))
+                case CastVote():
+                    self._spawn(self._vote(core, effect))
+                case ReportFinished(unit, error):
+                    self._reports[unit] = error
+                    if self._reporting is None:
+                        self._reporting = self._spawn(self._report(core))
+                case RetryLater(unit):
+                    self._spawn(self._retry(core, unit))
+                case Register():
+                    self._is_registered = False
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """At the participant."""
+        task = self._spawn(work)
+        self._at_work[task] = None
+        task.add_done_callback(self._at_work.pop)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """What goes wrong in the background goes wrong for the site."""
+        task = super()._spawn(work)
+        task.add_done_callback(self._check)
+        return task
+
+    def _check(self, task: "asyncio.Task[Any]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._stop(error)
+            if self._running is not None:
+                self._running.cancel()
+
+    async def _prepare(self, core: SiteCore, unit: str, operations: tuple[Operation, ...]) -> None:
+        error = await _error_of(self._participant.prepare(Unit(unit, self._chain), operations))
+        self._heed(core, lambda: core.prepared(unit, error))
+
+    async def _commit(self, core: SiteCore, unit: str, operations: tuple[Operation, ...]) -> None:
+        error = ""
+        if unit not in self._done:
+            error = await _error_of(self._participant.commit(Unit(unit, self._chain), operations))
+        if error:
+            self._say_once("a committed unit cannot be applied here, and is tried again", error, unit=unit)
+        else:
+            self._pauses.pop(unit, None)
+            self._done[unit] = None
+            if len(self._done) > DONE_KEPT:
+                del self._done[next(iter(self._done))]
+        for each in self._waiting.pop(unit, ()):
+            if not each.done():
+                each.set_result(None)
+        self._heed(core, lambda: core.committed(unit, error))
+
+    async def _abort_here(self, core: SiteCore, unit: str) -> None:
+        error = await _error_of(self._participant.abort(Unit(unit, self._chain)))
+        if error:
+            self._say_once("an aborted unit cannot be undone here, and is tried again", error, unit=unit)
+        else:
+            self._pauses.pop(unit, None)
+        self._heed(core, lambda: core.aborted(unit, error))
+
+    async def _retry(self, core: SiteCore, unit: str) -> None:
+        pause = self._pauses.get(unit, PAUSE_SECONDS)
+        self._pauses[unit] = min(2 * pause, PAUSE_SECONDS_MAX)
+        await self._unless_over(asyncio.sleep(pause))
+        self._heed(core, lambda: core.retry(unit))
+
+    def _heed(self, core: SiteCore, told: Callable[[], list[SiteEffect]]) -> None:
+        """Unless another chain has begun meanwhile, or it has stopped."""
+        if core is self._core and not self._over.done():
+            self._do(told())
+
+    async def _unless_over(self, work: Awaitable[None]) -> None:
+        waiting = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait([waiting, self._over], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+
+    # -- what the ledger is told -----------------------------------------------------------------
+
+    async def _vote(self, core: SiteCore, vote: CastVote) -> None:
+        """Until it is ordered, or does not count any more."""
+        pause = PAUSE_SECONDS
+        while core is self._core and vote.incarnation == core.incarnation and not self._over.done():
+            try:
+                await self.ledger.vote(vote.unit, self.site, vote.incarnation, vote.yes, vote.reason)
+                return
+            except Rejected as refusal:
+                log.debug("a vote does not count", unit=vote.unit, why=refusal.message)
+                return
+            except (RsmError, OrderingError) as error:
+                self._say_once("a vote is not ordered yet", error)
+                await self._unless_over(asyncio.sleep(pause))
+                pause = min(2 * pause, PAUSE_SECONDS_MAX)
+
+    async def _report(self, core: SiteCore) -> None:
+        """Many at a time, a moment after the first."""
+        pause = REPORT_SECONDS
+        try:
+            while self._reports and core is self._core:
+                if len(self._reports) < REPORTS_MAX:
+                    await self._unless_over(asyncio.sleep(pause))
+                some = list(self._reports.items())[:REPORTS_MAX]
+                try:
+                    await self.ledger.finished(self.site, core.incarnation, some)
+                except Rejected as refusal:  # another registration tells what is missing
+                    log.debug("reports do not count", why=refusal.message)
+                except (RsmError, OrderingError) as error:
+                    self._say_once("finished units are not reported yet", error)
+                    if self._over.done():
+                        return
+                    pause = min(2 * pause, PAUSE_SECONDS_MAX)
+                    continue
+                else:
+                    self._reported(core, some)
+                pause = REPORT_SECONDS
+                for unit, told in some:
+                    if self._reports.get(unit) == told:
+                        del self._reports[unit]
+        finally:
+            self._reporting = None
+
+    def _reported(self, core: SiteCore, reports: list[tuple[str, str]]) -> None:
+        applied = [unit for unit, error in reports if not error]
+        self._heed(core, lambda: core.reported(applied))
+        self._forgettable.extend(Unit(unit, self._chain) for unit in applied)
+        if len(self._forgettable) >= REPORTS_MAX:
+            some, self._forgettable = self._forgettable, []
+            self._spawn(self._forget(some))
+
+    async def _forget(self, units: list[Unit]) -> None:
+        error = await _error_of(self._participant.forget(units))
+        if error:
+            self._say_once("marks cannot be forgotten", error)
+
+    async def applied_here(self, action: Action) -> None:
+        if self.site not in action.sites or action.unit in self._done or self._over.done():
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(action.unit, []).append(future)
+        await future
+
+    # -- attempts --------------------------------------------------------------------------------
+
+    async def _answer(self, question: bytes) -> bytes:
+        operations = msgspec.msgpack.decode(question, type=tuple[Operation, ...])
+        answer: AttemptAnswer
+        try:
+            async with self._attempts:
+                answer = Attempted((await self._participant.attempt(operations))[-1])
+        except Rejected as refusal:
+            answer = AttemptRejected(refusal.message, refusal.detail)
+        except OperationFailed as error:
+            answer = AttemptFailed(error.operation, error.kind, error.message)
+        except ResultChanged as error:
+            answer = AttemptChanged(str(error))
+        return msgspec.msgpack.encode(answer)
+
+    def _say_once(self, what: str, error: Exception | str, **fields: str) -> None:
+        words = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        if (unsaid := self._throttle.admits((what, words))) is not None:
+            log.warning(what, site=self.site, error=words, **fields, **unsaid)
+
+
+async def _error_of(work: Awaitable[None]) -> str:
+    """What a participant has raised, in words; empty if nothing."""
+    try:
+        await work
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is a vote no, or is tried again
+        words = words_of(error)
+        return (
+            words
+            if isinstance(error, Rejected | ActionError) and words
+            else f"{type(error).__name__}: {words}"
+        )
+    return ""

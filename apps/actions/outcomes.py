@@ -1,0 +1,148 @@
+"""How do actions stand? One look at the ledger's changes serves everybody in a process who waits."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, TypeAlias
+
+from apps.actions.ledger import FORGOTTEN, ActionLedger
+from apps.actions.types import Action, State
+from ordering.errors import OrderingError
+from rsm.client import Client
+from rsm.errors import ChainChanged, OutcomeUnknown, RsmError
+from rsm.proxy import Consistency
+from rsm.replica import Replica
+
+Through: TypeAlias = Replica[ActionLedger] | Client[ActionLedger]
+Condition: TypeAlias = Callable[[Action], bool]
+
+_UNKNOWN: Final = "the ledger knows no such action, or not any more"
+
+
+def is_decided(action: Action) -> bool:
+    return action.state.is_decided
+
+
+def is_finished(action: Action) -> bool:
+    """Everywhere, or aborted. A site that was given up is not waited for."""
+    done = {each.site for each in action.finished if each.error in {"", FORGOTTEN}}
+    return action.state is State.ABORTED or (
+        action.state is State.COMMITTED and done.issuperset(action.sites)
+    )
+
+
+def _progress(action: Action) -> tuple[bool, bool, int]:
+    """Reads and changes may come in another order than they were made; an action never goes back."""
+    return action.requested > 0, action.decided > 0, sum(not each.error for each in action.finished)
+
+
+class Watch:
+    """One action, for as long as somebody waits for it."""
+
+    def __init__(self) -> None:
+        self.latest: Action | None = None
+        self._waiting: dict[asyncio.Future[Action], Condition] = {}
+        self._error: Exception | None = None
+
+    def tell(self, action: Action) -> None:
+        if self.latest is None or _progress(action) >= _progress(self.latest):
+            self.latest = action
+        for future, holds in list(self._waiting.items()):
+            if not future.done() and holds(action):
+                future.set_result(action)
+
+    def fail(self, error: Exception) -> None:
+        self._error = error
+        for future in self._waiting:
+            if not future.done():
+                future.set_exception(error)
+
+    async def until(self, holds: Condition) -> Action:
+        if self.latest is not None and holds(self.latest):
+            return self.latest
+        if self._error is not None:
+            raise self._error
+        future: asyncio.Future[Action] = asyncio.get_running_loop().create_future()
+        self._waiting[future] = holds
+        try:
+            return await future
+        finally:
+            del self._waiting[future]
+
+
+class Outcomes:
+    """All that is watched in a process. While nothing is, it costs nothing."""
+
+    def __init__(self, through: Through) -> None:
+        self._through = through
+        self._proxy = through.proxy.with_options(consistency=Consistency.SEQUENTIAL)
+        self._watches: dict[str, list[Watch]] = {}
+        self._following: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def watch(self, action: str) -> Iterator[Watch]:
+        """From before its request on, so that nothing is missed; or see ``look``."""
+        watch = Watch()
+        self._watches.setdefault(action, []).append(watch)
+        if self._following is None:
+            self._following = asyncio.get_running_loop().create_task(self._follow())
+        try:
+            yield watch
+        finally:
+            self._watches[action].remove(watch)
+            if not self._watches[action]:
+                del self._watches[action]
+            if not self._watches and self._following is not None:
+                self._following.cancel()
+                self._following = None
+
+    async def look(self, action: str) -> Action | None:
+        """As it is now, whoever has asked for it."""
+        found = await self._through.proxy.action(action)
+        if found is not None:
+            self._tell(found)
+        return found
+
+    async def close(self) -> None:
+        following, self._following = self._following, None
+        if following is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            self._fail(RsmError("nobody looks at the ledger any more: this was closed"))
+
+    def _tell(self, action: Action) -> None:
+        for watch in self._watches.get(action.id, ()):
+            watch.tell(action)
+
+    def _fail(self, error: Exception) -> None:
+        unknown = OutcomeUnknown(f"how it stands cannot be told here any more: {error}")
+        for watches in self._watches.values():
+            for watch in watches:
+                watch.fail(unknown)
+
+    async def _follow(self) -> None:
+        try:
+            while True:
+                try:
+                    since = await self._refresh()
+                    async for feed in self._through.follow(ActionLedger.changes, since):
+                        for action in feed.events:
+                            self._tell(action)
+                except ChainChanged:
+                    continue
+        except (OrderingError, RsmError) as error:
+            self._fail(error)
+            self._following = None
+
+    async def _refresh(self) -> int:
+        """How everything stands that is watched; gives the slot from which on changes are to be followed."""
+        since: int | None = None
+        for action, watches in list(self._watches.items()):
+            read = await self._proxy.reading("action", action)
+            since = read.timestamp if since is None else min(since, read.timestamp)
+            if read.value is not None:
+                self._tell(read.value)
+            for watch in watches:
+                if read.value is None and watch.latest is not None and not is_decided(watch.latest):
+                    watch.fail(OutcomeUnknown(_UNKNOWN))
+        return since or 0

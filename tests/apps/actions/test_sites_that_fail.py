@@ -1,0 +1,317 @@
+"""Sites that crash and come back, lose their group, or have a database that fails."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apps.actions.errors import (
+    ActionAborted,
+    ParticipantError,
+    Superseded,
+)
+from apps.actions.initiator import Initiator
+from apps.actions.ledger import ActionLedger
+from apps.actions.manager import ActionManager
+from apps.actions.sql import SqlParticipant
+from apps.actions.types import Finish, State
+from rsm.errors import OutcomeUnknown
+from rsm.replica import Replica
+from tests.apps.actions.bank import balances, bank, credit, debit, run, total
+from tests.apps.actions.sites import NAMES, Bank, banks, until, until_voted
+from tests.rsm.test_replica import config, crash, founded, group_of, play
+
+# -- crashes -------------------------------------------------------------------------------------
+
+
+async def come_back(made: Bank, name: str) -> ActionManager:
+    """Another process, with the same database."""
+    others = [
+        each.address for each in made.replicas if each.address != made.replicas[NAMES.index(name)].address
+    ]
+    replica: Replica[Any] = Replica(ActionLedger, config())
+    made.replicas.append(replica)  # it is stopped with the others
+    await replica.open()
+    replica.join([], others)
+    await replica.ready()
+    return await made.start(name, replica)
+
+
+def test_when_a_site_crashes_before_its_vote_then_it_is_aborted_and_undone_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            came = made.participants["c"].hold("prepared")  # on its disk, and not voted
+            action = made.managers["a"].action("half")
+            action.add("a", debit("a", 10))
+            action.add("c", credit("c", 10))
+            waiting = asyncio.ensure_future(action.commit())
+            await came.wait()
+            await made.crash("c")
+            with pytest.raises(ActionAborted, match="c has left the ring"):
+                await waiting
+            manager = await come_back(made, "c")
+            await until(lambda: ("aborted", "half") in made.participants["c"].calls)
+            assert not (await made.participants["c"].recover()).prepared
+            assert made.found == [100, 100, 100]
+            async with manager.action() as action:
+                await action.at("c", debit("c", 1))
+            assert made.found == [100, 100, 99]
+
+    play(main())
+
+
+def test_when_a_site_crashes_behind_its_vote_then_it_counts_and_is_finished_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            held = made.participants["b"].hold("prepare")
+            action = made.managers["a"].action("late")
+            action.add("b", debit("b", 10))
+            action.add("c", credit("c", 10))
+            waiting = asyncio.ensure_future(action.commit())
+            await held.wait()
+            await until_voted(made.managers["a"], "late", "c")
+            await made.crash("c")
+            made.participants["b"].release("prepare")
+            await waiting
+            assert made.found in ([100, 90, 100], [100, 100, 100])
+            await come_back(made, "c")
+            await action.finished()
+            assert made.found == [100, 90, 110]
+
+    play(main())
+
+
+def test_when_a_site_crashes_between_its_commit_and_the_report_then_it_is_applied_once(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            came = made.participants["c"].hold("committed")  # on its disk, and not told
+            async with made.managers["a"].action("told") as action:
+                action.add("c", credit("c", 10))
+            await came.wait()
+            await made.crash("c")
+            assert made.found == [100, 100, 110]
+            await come_back(made, "c")
+            await action.finished()
+            assert made.found == [100, 100, 110]
+            assert made.participants["c"].calls == [("commit", "told"), ("committed", "told")]
+
+    play(main())
+
+
+def test_when_another_process_takes_the_name_then_the_first_stops_and_says_so(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with banks(tmp_path, names=("a", "b")) as made:
+            first = made.managers.pop("b")
+            try:
+                second = await made.start("b", made.replicas[2])
+                with pytest.raises(
+                    Superseded, match=f"b: another process has taken this name, at {made.replicas[2].address}"
+                ):
+                    await first.ended()
+                async with made.managers["a"].action() as action:
+                    assert await action.at("b", debit("b", 1)) == 99
+                await action.finished()
+                assert made.found[1] == 99
+                assert second.in_doubt == {}
+            finally:
+                await first.__aexit__()
+
+    play(main())
+
+
+def test_when_a_replica_is_thrown_out_and_comes_back_then_its_site_registers_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            before = made.managers["c"]._core.incarnation
+            member = made.replicas[2].member
+            await made.replicas[0].remove(made.replicas[2].address, timeout=20, force=True)
+            await until(lambda: made.managers["c"]._core.incarnation > before)
+            assert made.replicas[2].member != member
+            async with made.managers["a"].action() as action:
+                assert await action.at("c", debit("c", 1)) == 99
+            await action.finished()
+            assert made.found[2] == 99
+
+    play(main())
+
+
+# -- in doubt ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_when_the_group_begins_anew_then_what_is_prepared_is_in_doubt_until_it_is_settled(
+    tmp_path: Path, commit: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            held = made.participants["b"].hold("prepare")
+            action = made.managers["a"].action("lost")
+            action.add("b", debit("b", 10))
+            action.add("c", credit("c", 10))
+            waiting = asyncio.ensure_future(action.commit())
+            await held.wait()
+            await until_voted(made.managers["a"], "lost", "c")
+            await asyncio.gather(*map(crash, made.replicas))
+            for name in NAMES:
+                made.participants[name].gates.clear()
+                await made.stop(name)
+            with pytest.raises(OutcomeUnknown):
+                await waiting
+            urls = made.urls
+        replicas: list[Replica[Any]] = [Replica(ActionLedger, config()) for _ in NAMES]
+        async with founded(replicas), AsyncExitStack() as stack:
+            participants = [SqlParticipant(urls[name], bank) for name in NAMES]
+            managers = [
+                await stack.enter_async_context(ActionManager(replica, site=name, participant=participant))
+                for name, replica, participant in zip(NAMES, replicas, participants, strict=True)
+            ]
+            manager = managers[2]
+            assert managers[0].in_doubt == {}
+            (unit,) = manager.in_doubt
+            assert unit.name.startswith("lost@")
+            assert manager.in_doubt[unit].operations == (credit("c", 10).at("c"),)
+            assert "in doubt" in caplog.text
+            async with managers[0].action("lost") as again:  # the name is free in this chain
+                await again.at("c", credit("c", 1))
+            await again.finished()
+            assert balances(urls["c"])["c"] == 101
+            await manager.settle(unit, commit=commit)
+            assert manager.in_doubt == {}
+            assert balances(urls["c"])["c"] == (111 if commit else 101)
+            assert not (await participants[2].recover()).prepared
+
+    play(main())
+
+
+# -- databases that fail -------------------------------------------------------------------------
+
+
+def test_when_a_database_fails_at_prepare_then_the_site_votes_no(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            made.participants["b"].errors["prepare"] = OSError(28, "No space left on device")
+            with pytest.raises(ActionAborted, match=r"b voted no: OSError: .*No space left"):
+                async with made.managers["a"].action() as action:
+                    action.add("b", debit("b", 10))
+            del made.participants["b"].errors["prepare"]
+            async with made.managers["a"].action() as action:
+                action.add("b", debit("b", 10))
+            await action.finished()
+            assert made.found == [100, 90, 100]
+
+    play(main())
+
+
+def test_when_a_database_fails_at_commit_then_it_is_reported_and_healed_and_others_are_voted_down(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            manager = made.managers["a"]
+            made.participants["b"].errors["commit"] = ParticipantError("the disk is full")
+            async with manager.action("stuck") as action:
+                action.add("a", debit("a", 10))
+                action.add("b", credit("b", 10))
+            assert action.state is State.COMMITTED
+            while not (found := await reported(manager, "stuck", "b")).error:
+                await asyncio.sleep(0.01)
+            assert found.error == "the disk is full"
+            with pytest.raises(ActionAborted, match=r"stuck@.* cannot be finished here: the disk is full"):
+                async with manager.action() as other:
+                    other.add("b", debit("b", 10))
+            async with manager.action() as free:  # another key, another matter
+                free.add("a", debit("a", 1))
+            made.participants["b"].errors.clear()
+            await action.finished()
+            assert made.found == [89, 110, 100]
+            async with manager.action() as other:
+                other.add("b", debit("b", 10))
+            await other.finished()
+            assert made.found == [89, 100, 100]
+
+    play(main())
+
+
+async def reported(manager: Initiator, id_: str, site: str) -> Finish:
+    found = await manager.ledger.action(id_)
+    assert found is not None
+    return next((each for each in found.finished if each.site == site), Finish(site, "", 0))
+
+
+def test_when_the_own_site_cannot_apply_it_then_the_commit_is_told_all_the_same(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            made.participants["a"].errors["commit"] = ParticipantError("the disk is full")
+            async with made.managers["a"].action() as action:
+                action.add("a", debit("a", 10))
+            assert (action.state, made.found[0]) == (State.COMMITTED, 100)
+            made.participants["a"].errors.clear()
+            await action.finished()
+            assert made.found[0] == 90
+
+    play(main())
+
+
+def test_when_many_are_finished_then_marks_are_forgotten(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("apps.actions.manager.REPORTS_MAX", 8)
+
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            for _ in range(3):
+                actions = [made.managers["a"].action() for _ in range(8)]
+                for action in actions:
+                    action.add("b", debit("b", 1))
+                await asyncio.gather(*(action.commit() for action in actions))
+                await asyncio.gather(*(action.finished() for action in actions))
+            while len((await made.participants["b"].recover()).applied) > 8:
+                await asyncio.sleep(0.01)
+            assert made.found == [100, 76, 100]
+            await made.stop("b")
+            await made.start("b")
+            while made.managers["b"]._marks:
+                await asyncio.sleep(0.01)
+            async with made.managers["a"].action() as action:
+                assert await action.at("b", total()) == 76
+
+    play(main())
+
+
+def test_when_a_database_cannot_be_opened_then_the_manager_does_not_start(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with group_of(ActionLedger, 1) as (replica,):
+            participant = SqlParticipant(f"sqlite:///{tmp_path}/none/x.db", bank)
+            with pytest.raises(ParticipantError, match="cannot be opened"):
+                async with ActionManager(replica, site="a", participant=participant):
+                    pass
+            assert await replica.proxy.sites() == []
+
+    play(main())
+
+
+def test_when_the_core_meets_a_defect_then_the_manager_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+
+            def fail(unit: str, error: str) -> Any:
+                raise AssertionError("a defect")
+
+            monkeypatch.setattr(made.managers["b"]._core, "prepared", fail)
+            made.managers["a"].action("x").add("b", debit("b", 1))
+            with pytest.raises(ActionAborted):
+                async with made.managers["a"].action(timeout=0.5) as action:
+                    action.add("b", debit("b", 1))
+            with pytest.raises(AssertionError, match="a defect"):
+                await made.managers["b"].ended()
+            run(made.urls["b"], "SELECT 1")
+
+    play(main())
