@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from apps.actions.errors import ActionError, OperationFailed, ResultChanged, Superseded
+from apps.actions.errors import ActionError, ActionMisused, OperationFailed, ResultChanged, Superseded
 from apps.actions.initiator import (
     AttemptAnswer,
     AttemptChanged,
@@ -81,6 +81,7 @@ class ActionManager(Initiator):
         self._core = SiteCore()
         self._chain = 0
         self._attempts = asyncio.Semaphore(ATTEMPTS_AT_ONCE)
+        self._is_offered = False  # attempts are answered
         self._recovered: tuple[str, ...] = ()  # units of this chain that were found prepared
         self._at_work: dict[asyncio.Task[None], None] = {}  # at the participant
         self._is_registered = False  # no other registration is needed, as far as we know
@@ -108,6 +109,7 @@ class ActionManager(Initiator):
         await self._participant.open()
         try:
             self._replica.answer(question_name(self.site), self._answer)
+            self._is_offered = True
             self._running = loop.create_task(self._run())
             await self._ready
         except BaseException:
@@ -117,7 +119,7 @@ class ActionManager(Initiator):
 
     async def __aexit__(self, *_: object) -> None:
         """What is under way at the database is waited for; the others find out when the replica leaves."""
-        self._replica.answer(question_name(self.site), None)
+        self._withdraw()
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -152,15 +154,18 @@ class ActionManager(Initiator):
 
     def _stop(self, error: Exception) -> None:
         log.error("a site of actions has stopped", site=self.site, error=f"{type(error).__name__}: {error}")
-        self._replica.answer(question_name(self.site), None)
+        self._withdraw()
         self._core = SiteCore()  # what is under way ends, and nothing follows
         for future in (self._ready, self._over):
             if not future.done():
                 future.set_exception(error)
-        for waiting in self._waiting.values():
-            for each in waiting:
-                if not each.done():
-                    each.set_result(None)
+        self._wake_all()
+
+    def _withdraw(self) -> None:
+        """Answer nothing more. Somebody else may do that here by now."""
+        if self._is_offered:
+            self._is_offered = False
+            self._replica.answer(question_name(self.site), None)
 
     async def _work(self) -> None:
         while True:
@@ -208,6 +213,7 @@ class ActionManager(Initiator):
         self._core = SiteCore()  # that of the chain before hears nothing any more of what is under way
         if self._at_work:
             await asyncio.wait(list(self._at_work))
+        self._wake_all()
         self._reports.clear()
         self._done.clear()
         self._pauses.clear()
@@ -239,7 +245,9 @@ class ActionManager(Initiator):
     async def settle(self, unit: Unit, *, commit: bool) -> None:
         """Commit or abort a unit that is in doubt, on an operator's word. If other sites did the opposite,
         the action is not atomic any more."""
-        prepared = self.in_doubt[unit]
+        prepared = self.in_doubt.get(unit)
+        if prepared is None:
+            raise ActionMisused(f"{unit.name} of chain {unit.chain:x} is not in doubt at {self.site}")
         if commit:
             await self._participant.commit(unit, prepared.operations)
             self._forgettable.append(unit)
@@ -324,9 +332,7 @@ class ActionManager(Initiator):
             self._done[unit] = None
             if len(self._done) > DONE_KEPT:
                 del self._done[next(iter(self._done))]
-        for each in self._waiting.pop(unit, ()):
-            if not each.done():
-                each.set_result(None)
+        self._wake(unit)
         self._heed(core, lambda: core.committed(unit, error))
 
     async def _abort_here(self, core: SiteCore, unit: str) -> None:
@@ -418,6 +424,15 @@ class ActionManager(Initiator):
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(action.unit, []).append(future)
         await future
+
+    def _wake(self, unit: str) -> None:
+        for each in self._waiting.pop(unit, ()):
+            if not each.done():
+                each.set_result(None)
+
+    def _wake_all(self) -> None:
+        for unit in list(self._waiting):
+            self._wake(unit)
 
     # -- attempts --------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from apps.actions.ledger import FORGOTTEN, ActionLedger
 from apps.actions.types import Action, State
-from ordering.errors import OrderingError
+from ordering.errors import NoPrimary, OrderingError, Overloaded
 from rsm.client import Client
 from rsm.errors import ChainChanged, OutcomeUnknown, RsmError
 from rsm.proxy import Consistency
@@ -16,6 +16,7 @@ from rsm.replica import Replica
 Through: TypeAlias = Replica[ActionLedger] | Client[ActionLedger]
 Condition: TypeAlias = Callable[[Action], bool]
 
+PAUSE_SECONDS: Final = 0.1
 _UNKNOWN: Final = "the ledger knows no such action, or not any more"
 
 
@@ -130,6 +131,8 @@ class Outcomes:
                             self._tell(action)
                 except ChainChanged:
                     continue
+                except (NoPrimary, Overloaded, OutcomeUnknown):  # this replica is cut off, or the like
+                    await asyncio.sleep(PAUSE_SECONDS)
         except (OrderingError, RsmError) as error:
             self._fail(error)
             self._following = None
@@ -138,11 +141,13 @@ class Outcomes:
         """How everything stands that is watched; gives the slot from which on changes are to be followed."""
         since: int | None = None
         for action, watches in list(self._watches.items()):
+            # Of those the read misses nothing; others may be requested while it is under way.
+            known = [each for each in watches if each.latest is not None and not is_decided(each.latest)]
             read = await self._proxy.reading("action", action)
             since = read.timestamp if since is None else min(since, read.timestamp)
             if read.value is not None:
                 self._tell(read.value)
-            for watch in watches:
-                if read.value is None and watch.latest is not None and not is_decided(watch.latest):
-                    watch.fail(OutcomeUnknown(_UNKNOWN))
+                continue
+            for watch in known:
+                watch.fail(OutcomeUnknown(_UNKNOWN))
         return since or 0

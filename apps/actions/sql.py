@@ -11,17 +11,20 @@ Its other users may go on reading and writing.
 *SQLite.* A prepared unit is a row with its operations; to prepare it they are carried out and undone again.
 To commit it they are carried out once more, in one transaction with the mark. Nothing is locked in between,
 so what is promised holds for what goes by actions and keys. The database is set to a write-ahead log, and
-every transaction is synced. Constraints that are deferred to the commit are not seen by a preparation.
+every transaction is synced. What comes while another is being synced shares the next transaction. Constraints
+that are deferred to the commit are not seen by a preparation.
 
 *PostgreSQL.* Its own two-phase commit: the operations and the mark are in a prepared transaction, which keeps
 its locks until it is decided. Its name is too short for a unit's, so a row says which unit it is; that row is
-committed without a sync of its own, for the log is written in order, and the preparation syncs it. Commits
-wait for nobody, so they have a connection of their own.
+committed without a sync of its own, for the log is written in order, and the preparation syncs it. Attempts
+may wait for what is prepared, so they have a connection of their own; and so have commits, which must not
+wait for anybody.
 """
 
 import asyncio
 import sqlite3
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -61,6 +64,7 @@ T = TypeVar("T")
 LOCK_MS: Final = 2_000
 AGAIN_MAX: Final = 5
 FORGOTTEN_AT_ONCE: Final = 100
+TOGETHER_MAX: Final = 64  # units in one transaction of SQLite
 _AGAIN: Final = ("40001", "40P01")  # somebody has changed it meanwhile, or a deadlock: the next try may do
 _NO_SUCH_OBJECT: Final = "42704"
 _UNIT_SHOWN: Final = 60  # of its name, in that of a prepared transaction; PostgreSQL allows 199 bytes in all
@@ -109,23 +113,23 @@ class SqlParticipant(Participant):
             raise
 
     async def close(self) -> None:
-        await self._side.work.close()
-        await self._side.ends.close()
+        for seat in (self._side.tries, self._side.work, self._side.ends):
+            await seat.close()
 
     async def recover(self) -> Recovered:
         return await self._side.work.run(self._side.recover)
 
     async def attempt(self, operations: Sequence[Operation]) -> list[bytes]:
-        return await self._side.work.run(self._side.attempt, operations)
+        return await self._side.tries.run(self._side.attempt, operations)
 
     async def prepare(self, unit: Unit, operations: Sequence[Operation]) -> None:
-        await self._side.work.run(self._side.prepare, unit, tuple(operations))
+        await self._side.prepare(unit, tuple(operations))
 
     async def commit(self, unit: Unit, operations: Sequence[Operation]) -> None:
-        await self._side.ends.run(self._side.commit, unit, operations)
+        await self._side.commit(unit, operations)
 
     async def abort(self, unit: Unit) -> None:
-        await self._side.ends.run(self._side.abort, unit)
+        await self._side.abort(unit)
 
     async def forget(self, units: Sequence[Unit]) -> None:
         await self._side.ends.run(self._side.forget, units)
@@ -238,12 +242,13 @@ class _Seat:
 
 
 class _Side(ABC):
-    """What the two databases do alike. All of it runs in the thread of a seat."""
+    """What the two databases do alike. All of it but the coroutines runs in the thread of a seat."""
 
     begin: str
 
-    def __init__(self, operations: Operations, work: _Seat, ends: _Seat) -> None:
-        self.work = work  # attempts and preparations
+    def __init__(self, operations: Operations, tries: _Seat, work: _Seat, ends: _Seat) -> None:
+        self.tries = tries  # attempts
+        self.work = work  # preparations, and the rest
         self.ends = ends  # commits and aborts
         self._operations = operations
 
@@ -254,18 +259,18 @@ class _Side(ABC):
     def recover(self) -> Recovered: ...
 
     @abstractmethod
-    def prepare(self, unit: Unit, operations: tuple[Operation, ...]) -> None: ...
+    async def prepare(self, unit: Unit, operations: tuple[Operation, ...]) -> None: ...
 
     @abstractmethod
-    def commit(self, unit: Unit, operations: Sequence[Operation]) -> None: ...
+    async def commit(self, unit: Unit, operations: Sequence[Operation]) -> None: ...
 
     @abstractmethod
-    def abort(self, unit: Unit) -> None: ...
+    async def abort(self, unit: Unit) -> None: ...
 
     def attempt(self, operations: Sequence[Operation]) -> list[bytes]:
         def once() -> list[bytes]:
-            with self.work.transaction(self.begin):
-                return self._carry_out(self.work, operations)
+            with self.tries.transaction(self.begin):
+                return self._carry_out(self.tries, operations)
 
         return _patiently(once)
 
@@ -345,8 +350,9 @@ class _Sqlite(_Side):
 
     def __init__(self, url: URL, operations: Operations, lock_ms: int) -> None:
         self._lock_ms = lock_ms
+        self._jobs: deque[_Job] = deque()
         seat = _Seat("rsm-actions-sqlite", url, self._connected)
-        super().__init__(operations, seat, seat)
+        super().__init__(operations, seat, seat, seat)
 
     def _connected(self, raw: sqlite3.Connection) -> None:
         raw.execute(f"PRAGMA busy_timeout={self._lock_ms}")
@@ -354,6 +360,7 @@ class _Sqlite(_Side):
         raw.execute("PRAGMA synchronous=EXTRA")  # FULL, and where there can be no WAL its directory too
 
     def set_up(self) -> None:
+        self._jobs.clear()  # nobody waits for what an earlier life has left
         with self.work.transaction(self.begin) as connection:
             metadata.create_all(connection)
             self.work.say("COMMIT")
@@ -362,34 +369,39 @@ class _Sqlite(_Side):
         with self.work.transaction("BEGIN") as connection:
             return Recovered(tuple(self._all_kept(connection)), self._all_applied(connection))
 
-    def prepare(self, unit: Unit, operations: tuple[Operation, ...]) -> None:
-        with self.work.transaction(self.begin) as connection:
-            kept = self._kept(connection, unit)
-            if kept is not None:
-                _check_same(unit, kept, operations)
-                return
-            self.work.say("SAVEPOINT rsm_prepare")
-            self._carry_out(self.work, operations)
-            self.work.say("ROLLBACK TO rsm_prepare")
-            connection.execute(
-                insert(intents).values(operations=msgspec.msgpack.encode(operations), **_row(unit))
-            )
-            self.work.say("COMMIT")
+    async def prepare(self, unit: Unit, operations: tuple[Operation, ...]) -> None:
+        await self._together(lambda connection: self._prepare(connection, unit, operations))
 
-    def commit(self, unit: Unit, operations: Sequence[Operation]) -> None:
-        with self.ends.transaction(self.begin) as connection:
-            if self._is_applied(connection, unit):
-                return
-            if self._kept(connection, unit) is None:
-                raise NotPrepared(
-                    f"{unit.name}: is neither prepared nor applied in this database; is it an older one?"
-                )
-            # It was decided, so it is done, whatever the results are now.
-            decided = [msgspec.structs.replace(each, seen=b"") for each in operations]
-            results = self._carry_out(self.ends, decided)
-            connection.execute(delete(intents).where(_of(intents, unit)))
-            connection.execute(insert(applied).values(_row(unit)))
-            self.ends.say("COMMIT")
+    async def commit(self, unit: Unit, operations: Sequence[Operation]) -> None:
+        await self._together(lambda connection: self._commit(connection, unit, operations))
+
+    async def abort(self, unit: Unit) -> None:
+        await self._together(lambda connection: connection.execute(delete(intents).where(_of(intents, unit))))
+
+    def _prepare(self, connection: Connection, unit: Unit, operations: tuple[Operation, ...]) -> None:
+        kept = self._kept(connection, unit)
+        if kept is not None:
+            _check_same(unit, kept, operations)
+            return
+        self.work.say("SAVEPOINT rsm_prepare")
+        self._carry_out(self.work, operations)
+        self.work.say("ROLLBACK TO rsm_prepare")
+        connection.execute(
+            insert(intents).values(operations=msgspec.msgpack.encode(operations), **_row(unit))
+        )
+
+    def _commit(self, connection: Connection, unit: Unit, operations: Sequence[Operation]) -> None:
+        if self._is_applied(connection, unit):
+            return
+        if self._kept(connection, unit) is None:
+            raise NotPrepared(
+                f"{unit.name}: is neither prepared nor applied in this database; is it an older one?"
+            )
+        # It was decided, so it is done, whatever the results are now.
+        decided = [msgspec.structs.replace(each, seen=b"") for each in operations]
+        results = self._carry_out(self.work, decided)
+        connection.execute(delete(intents).where(_of(intents, unit)))
+        connection.execute(insert(applied).values(_row(unit)))
         for operation, result in zip(operations, results, strict=True):
             if operation.seen and operation.seen != seen_of(result):
                 log.error(
@@ -399,11 +411,49 @@ class _Sqlite(_Side):
                     operation=operation.name,
                 )
 
-    def abort(self, unit: Unit) -> None:
-        with self.ends.transaction(self.begin) as connection:
-            if self._kept(connection, unit) is not None:
-                connection.execute(delete(intents).where(_of(intents, unit)))
-                self.ends.say("COMMIT")
+    # -- many units in one transaction, which is one sync ----------------------------------------
+
+    async def _together(self, work: Callable[[Connection], object]) -> None:
+        """With all others that wait for the thread at the same time. Units that compete never do."""
+        job = _Job(work)
+        self._jobs.append(job)
+        await self.work.run(self._finish, job)
+
+    def _finish(self, job: "_Job") -> None:
+        if not job.is_done:
+            self._do_all([self._jobs.popleft() for _ in range(min(len(self._jobs), TOGETHER_MAX))])
+        if job.error is not None:
+            raise job.error
+
+    def _do_all(self, jobs: list["_Job"]) -> None:
+        try:
+            with self.work.transaction(self.begin) as connection:
+                for job in jobs:
+                    self._do(job, connection)
+                self.work.say("COMMIT")
+        except Exception as error:  # noqa: BLE001 - nothing is on the disk, and everybody is told
+            for job in jobs:
+                job.error = job.error or error
+        for job in jobs:
+            job.is_done = True
+
+    def _do(self, job: "_Job", connection: Connection) -> None:
+        self.work.say("SAVEPOINT rsm_unit")
+        try:
+            job.work(connection)
+        except Exception as error:  # noqa: BLE001 - its own; if the transaction is lost, the next line raises
+            job.error = error
+            self.work.say("ROLLBACK TO rsm_unit")
+        self.work.say("RELEASE rsm_unit")
+
+
+class _Job:
+    """What is to be done for a unit, and what became of it."""
+
+    def __init__(self, work: Callable[[Connection], object]) -> None:
+        self.work = work
+        self.is_done = False
+        self.error: Exception | None = None
 
 
 class _Postgres(_Side):
@@ -412,8 +462,8 @@ class _Postgres(_Side):
     def __init__(self, url: URL, operations: Operations, lock_ms: int) -> None:
         self._lock_ms = lock_ms
         self._place = ""  # of database and schema, among all of the server
-        work = _Seat("rsm-actions-work", url, self._connected)
-        super().__init__(operations, work, _Seat("rsm-actions-ends", url, self._connected))
+        names = ("rsm-actions-tries", "rsm-actions-work", "rsm-actions-ends")
+        super().__init__(operations, *(_Seat(name, url, self._connected) for name in names))
 
     def _connected(self, raw: Any) -> None:
         raw.execute(f"SET lock_timeout = {self._lock_ms}")
@@ -467,7 +517,16 @@ class _Postgres(_Side):
             log.error("a prepared transaction of ours has lost its intent; see ROLLBACK PREPARED", gid=gid)
         return Recovered(prepared, marks)
 
-    def prepare(self, unit: Unit, operations: tuple[Operation, ...]) -> None:
+    async def prepare(self, unit: Unit, operations: tuple[Operation, ...]) -> None:
+        await self.work.run(self._prepare, unit, operations)
+
+    async def commit(self, unit: Unit, operations: Sequence[Operation]) -> None:
+        await self.ends.run(self._commit, unit)
+
+    async def abort(self, unit: Unit) -> None:
+        await self.ends.run(self._undo, self.ends, unit)
+
+    def _prepare(self, unit: Unit, operations: tuple[Operation, ...]) -> None:
         work = self.work
         with work.transaction("BEGIN") as connection:
             if self._is_prepared(connection, unit):
@@ -492,7 +551,7 @@ class _Postgres(_Side):
             connection.execute(insert(applied).values(_row(unit)))
             self.work.say(f"PREPARE TRANSACTION '{self._gid(unit)}'")
 
-    def commit(self, unit: Unit, operations: Sequence[Operation]) -> None:
+    def _commit(self, unit: Unit) -> None:
         try:
             self.ends.say(f"COMMIT PREPARED '{self._gid(unit)}'")
         except DBAPIError as error:
@@ -503,9 +562,6 @@ class _Postgres(_Side):
                     f"{unit.name}: is neither prepared nor applied in this database; is it an older one?"
                 ) from None
         self._let_go(self.ends, unit)
-
-    def abort(self, unit: Unit) -> None:
-        self._undo(self.ends, unit)
 
     def _undo(self, seat: _Seat, unit: Unit) -> None:
         try:

@@ -196,6 +196,7 @@ class _Source:
         self._giving = giving
         self._replica = replica
         self.gifts = replica.gifts
+        self.answers = replica.answers
         self.status = replica.status
         self.operate = replica.operate
         self.log = replica.log

@@ -20,10 +20,11 @@ from rsm.spool import Spool
 from rsm.state_machine import StateMachine, command, query
 from rsm.transfer import StateWanted
 from tests.rsm.machines import Counter, Hoard
+from tests.rsm.postgres_kit import Server
 from tests.rsm.process_group import ProcessGroup, process_group
 from tests.rsm.test_replica import config, group_of, play
 from tests.rsm.test_storage_crash import small_disk
-from tests.rsm.test_storage_postgres import Server, server
+from tests.rsm.test_storage_postgres import server
 
 __all__ = ["server", "small_disk"]
 

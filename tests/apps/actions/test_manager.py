@@ -22,8 +22,9 @@ from apps.actions.operations import BoundOperation
 from apps.actions.types import NewAction, State
 from rsm.client import Client, ClientConfig
 from rsm.errors import OutcomeUnknown, Rejected
-from tests.apps.actions.bank import credit, debit, look, misspell
+from tests.apps.actions.bank import credit, debit, fill, look, misspell
 from tests.apps.actions.sites import NAMES, banks, carry_out, until, until_state
+from tests.rsm.postgres_kit import postgres
 from tests.rsm.test_replica import crash, play
 
 # -- commit and abort ----------------------------------------------------------------------------
@@ -393,3 +394,24 @@ def test_when_the_replica_of_who_waits_stops_then_the_outcome_is_unknown_to_it(t
                 await made.managers["a"].ended()
 
     play(main())
+
+
+def test_when_one_site_has_sqlite_and_another_postgres_then_both_commit_or_neither(tmp_path: Path) -> None:
+    async def main(url: str) -> None:
+        async with banks(tmp_path, names="a") as made:
+            made.urls["b"] = url
+            await made.start("b")
+            manager = made.managers["a"]
+            async with manager.action() as action:
+                assert await action.at("a", debit("a", 10)) == 90
+                assert await action.at("b", credit("b", 10)) == 110
+            await action.finished()
+            with pytest.raises(ActionAborted, match="a voted no"):
+                await carry_out(manager.action(), a=debit("a", 500), b=credit("b", 500))
+            async with manager.action() as action:  # nothing is held
+                assert await action.at("b", debit("b", 1)) == 109
+            await action.finished()
+            assert made.found == [90, 109, 100]
+
+    with postgres(max_prepared_transactions=10) as server:
+        play(main(fill(server.new_schema()[0], b=100)))

@@ -9,6 +9,7 @@ import pytest
 
 from apps.actions.errors import (
     ActionAborted,
+    ActionMisused,
     ParticipantError,
     Superseded,
 )
@@ -17,7 +18,7 @@ from apps.actions.ledger import ActionLedger
 from apps.actions.manager import ActionManager
 from apps.actions.sql import SqlParticipant
 from apps.actions.types import Finish, State
-from rsm.errors import OutcomeUnknown
+from rsm.errors import OutcomeUnknown, RsmError
 from rsm.replica import Replica
 from tests.apps.actions.bank import balances, bank, credit, debit, run, total
 from tests.apps.actions.sites import NAMES, Bank, banks, until, until_voted
@@ -127,6 +128,21 @@ def test_when_another_process_takes_the_name_then_the_first_stops_and_says_so(tm
     play(main())
 
 
+def test_when_a_name_is_in_use_beside_the_same_replica_then_the_second_does_not_start(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            first = made.managers["b"]
+            participant = SqlParticipant(made.urls["b"], bank)
+            second = ActionManager(made.replicas[1], site="b", participant=participant)
+            with pytest.raises(RsmError, match="is answered by somebody here already"):
+                await second.__aenter__()
+            async with first.action() as action:
+                assert await action.at("b", debit("b", 1)) == 99
+            assert made.found[1] == 99
+
+    play(main())
+
+
 def test_when_a_replica_is_thrown_out_and_comes_back_then_its_site_registers_again(tmp_path: Path) -> None:
     async def main() -> None:
         async with banks(tmp_path) as made:
@@ -185,6 +201,8 @@ def test_when_the_group_begins_anew_then_what_is_prepared_is_in_doubt_until_it_i
             assert balances(urls["c"])["c"] == 101
             await manager.settle(unit, commit=commit)
             assert manager.in_doubt == {}
+            with pytest.raises(ActionMisused, match="is not in doubt at c"):
+                await manager.settle(unit, commit=commit)
             assert balances(urls["c"])["c"] == (111 if commit else 101)
             assert not (await participants[2].recover()).prepared
 

@@ -25,6 +25,7 @@ from tests.apps.actions.bank import (
     credit,
     debit,
     fill,
+    look,
     misspell,
     run,
     spoil,
@@ -312,6 +313,67 @@ def test_when_the_disk_is_full_then_it_is_not_prepared_and_later_it_is(tmp_path:
     play(main())
 
 
+def test_when_many_units_come_at_once_then_they_share_transactions_and_each_has_its_own_end(
+    tmp_path: Path,
+) -> None:
+    url = sqlite(tmp_path / "bank.db", **{f"k{n}": n for n in range(40)})
+    units = [(Unit(f"u{n}", 1), [debit(f"k{n}", 20).at("a")]) for n in range(40)]
+
+    async def main() -> None:
+        async with opened(url) as participant:
+            seat = participant._side.work
+            said: list[str] = []
+            say = seat.say
+
+            def note(statement: str) -> None:
+                said.append(statement)
+                say(statement)
+
+            seat.say = note  # type: ignore[method-assign]
+            ends = await asyncio.gather(
+                *(participant.prepare(*each) for each in units), return_exceptions=True
+            )
+            assert [isinstance(end, Rejected) for end in ends] == [n < 20 for n in range(40)]
+            assert said.count("COMMIT") < 5
+            prepared = {each.unit for each in (await participant.recover()).prepared}
+            assert prepared == {unit for unit, _ in units[20:]}
+            ends = await asyncio.gather(
+                *(participant.commit(*each) for each in units), return_exceptions=True
+            )
+            assert [isinstance(end, NotPrepared) for end in ends] == [n < 20 for n in range(40)]
+            assert said.count("COMMIT") < 10
+        assert balances(url) == {f"k{n}": n if n < 20 else n - 20 for n in range(40)}
+
+    play(main())
+
+
+def test_when_a_shared_transaction_is_lost_then_all_in_it_are_told(tmp_path: Path) -> None:
+    url = sqlite(tmp_path / "bank.db", alice=15, bob=0)
+
+    async def main() -> None:
+        async with opened(url) as participant:
+            seat = participant._side.work
+            say = seat.say
+
+            def fail(statement: str) -> None:
+                if statement == "COMMIT":
+                    raise OSError("the disk is gone")
+                say(statement)
+
+            seat.say = fail  # type: ignore[method-assign]
+            units = [(UNIT, OPERATIONS), (OTHER, (credit("bob", 1).at("a"),))]
+            ends = await asyncio.gather(
+                *(participant.prepare(*each) for each in units), return_exceptions=True
+            )
+            assert [str(end) for end in ends] == ["the disk is gone"] * 2
+            seat.say = say  # type: ignore[method-assign]
+            assert await participant.recover() == Recovered()
+            await asyncio.gather(*(participant.prepare(*each) for each in units))
+            assert len((await participant.recover()).prepared) == 2
+
+    play(main())
+
+
 # -- PostgreSQL ----------------------------------------------------------------------------------
 
 
@@ -368,6 +430,7 @@ def test_when_an_attempt_meets_what_is_prepared_then_it_sees_what_becomes_of_tha
             attempting = asyncio.ensure_future(participant.attempt([debit("alice", 1).at("a")]))
             while not await waiting(url):
                 assert not attempting.done()
+            await participant.prepare(OTHER, [credit("bob", 1).at("a")])  # nothing else waits with it
             await participant.commit(UNIT, OPERATIONS)  # it is not behind the attempt
             (result,) = await attempting
             assert debit("alice", 1).result(result) == 4
@@ -396,7 +459,8 @@ def test_when_connections_are_lost_then_calls_fail_and_the_next_ones_do_not(serv
     async def main() -> None:
         async with opened(url) as participant:
             await participant.prepare(UNIT, OPERATIONS)
-            await participant.abort(OTHER)  # both connections are there
+            await participant.abort(OTHER)
+            await participant.attempt([look("bob").at("a")])  # all connections are there
             server.run(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
                 " AND backend_type = 'client backend'"
@@ -405,6 +469,9 @@ def test_when_connections_are_lost_then_calls_fail_and_the_next_ones_do_not(serv
                 await participant.prepare(OTHER, [credit("bob", 1).at("a")])
             with pytest.raises(Exception, match=r"(?i)connection|terminat"):
                 await participant.commit(UNIT, OPERATIONS)
+            with pytest.raises(Exception, match=r"(?i)connection|terminat"):
+                await participant.attempt([look("bob").at("a")])
+            await participant.attempt([look("bob").at("a")])
             await participant.prepare(OTHER, [credit("bob", 1).at("a")])
             await participant.commit(UNIT, OPERATIONS)
             await participant.commit(OTHER, [])
