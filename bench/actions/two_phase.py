@@ -92,6 +92,7 @@ class _Wire(asyncio.Protocol):
         self._frames = Frames(kinds, FRAME_BYTES_MAX)
         self._heard = heard
         self._over = over
+        self._closed = asyncio.Event()
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -102,14 +103,16 @@ class _Wire(asyncio.Protocol):
             self._heard(self, message)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._closed.set()
         self._over(self)
 
     def say(self, message: ToParticipant | ToCoordinator) -> None:
         """To nobody, if it is broken."""
         self._transport.write(framed(message))
 
-    def close(self) -> None:
-        self._transport.close()
+    async def close(self) -> None:
+        self._transport.abort()
+        await self._closed.wait()
 
 
 # -- the log -------------------------------------------------------------------------------------
@@ -167,6 +170,7 @@ class DecisionLog:
     def close(self) -> None:
         if self._file >= 0:
             os.close(self._file)
+            self._file = -1
 
 
 # -- the coordinator -----------------------------------------------------------------------------
@@ -208,9 +212,14 @@ class Coordinator:
             self._changed.clear()
             await self._changed.wait()
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        """As good as dead: what is under way is left as it is."""
         if self._server is not None:
             self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        for wire in list(self._wires.values()):
+            await wire.close()
         self._log.close()
 
     def transaction(self, unit: str) -> "Transaction":
@@ -369,6 +378,15 @@ class Worker:
         self._prepared: dict[str, tuple[Operation, ...]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._wire: _Wire | None = None
+        self._is_open = True
+
+    async def close(self) -> None:
+        self._is_open = False
+        if self._wire is not None:
+            await self._wire.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def open(self) -> None:
         for each in (await self._participant.recover()).prepared:
@@ -392,7 +410,8 @@ class Worker:
 
     def _lost(self, _: _Wire) -> None:
         self._wire = None
-        self._spawn(self._connect())
+        if self._is_open:
+            self._spawn(self._connect())
 
     def _heard(self, wire: _Wire, message: ToParticipant) -> None:
         self._spawn(self._do(wire, message))
