@@ -4,8 +4,9 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -21,10 +22,12 @@ from rich.table import Table
 
 from ordering.disciplines import DISCIPLINES
 from ordering.errors import ConfigurationError
-from ordering.simulator.campaign import Outcome, Summary, cores, play, run_campaign
+from ordering.simulator.campaign import Outcome, Runner, Summary, cores, play, run_campaign
+from ordering.simulator.checkers.base import Checker
 from ordering.simulator.coverage import LEGAL_PERCENT_MIN, Coverage, cover
 from ordering.simulator.narrator import Narrator
-from ordering.simulator.plan import DRAWN, FaultMix, Plan
+from ordering.simulator.plan import FaultMix, Plan
+from ordering.simulator.run import simulate
 from ordering.state import Meaning, State
 
 CAMPAIGN_SEEDS = 200
@@ -37,6 +40,20 @@ console = Console(highlight=False, soft_wrap=True)
 messages = Console(stderr=True, highlight=False)
 
 
+class App(StrEnum):
+    """What can run on the simulated ring, beside the simulator's own replicas."""
+
+    ACTIONS = "actions"
+
+
+AppName = Annotated[
+    App | None,
+    typer.Option(
+        "--app",
+        help="What runs on the ring: actions has sites with databases, initiators, and checkers of its own.",
+        show_default=False,
+    ),
+]
 Seed = Annotated[int | None, typer.Option(min=0, help="Replay this one run.", show_default=False)]
 Seeds = Annotated[
     int | None,
@@ -52,7 +69,12 @@ Verbose = Annotated[
     int,
     typer.Option("--verbose", "-v", count=True, help="Tell a replay: -v protocol events, -vv every packet."),
 ]
-Sites = Annotated[int, typer.Option(help="How many sites found the group (1 to 16).")]
+Sites = Annotated[
+    int | None,
+    typer.Option(
+        help="How many sites found the group, 1 to 16 (default 5; 3 with --app).", show_default=False
+    ),
+]
 DisciplineName = Annotated[
     str | None,
     typer.Option(help=f"Who orders: {' or '.join(DISCIPLINES)} (default rotating).", show_default=False),
@@ -76,10 +98,26 @@ Retire = Annotated[
     bool | None,
     typer.Option("--retire/--no-retire", help="With orderly stops and restarts, or not; each run draws it."),
 ]
-Seconds = Annotated[int, typer.Option(help="Virtual seconds under load and faults.")]
-Rate = Annotated[int, typer.Option(help="Messages per virtual second, all sites together.")]
+Seconds = Annotated[
+    int | None,
+    typer.Option(
+        help="Virtual seconds under load and faults (default 12; 3 with --app).", show_default=False
+    ),
+]
+Rate = Annotated[
+    int | None,
+    typer.Option(
+        help="Messages per virtual second, all sites together (default 120; 40 with --app).",
+        show_default=False,
+    ),
+]
 CallerCount = Annotated[
-    int, typer.Option(help="Processes outside the group that call it; -1: each run draws their number.")
+    int | None,
+    typer.Option(
+        help="Processes outside the group that call it; -1: each run draws their number (default -1; 0 with"
+        " --app).",
+        show_default=False,
+    ),
 ]
 Record = Annotated[
     Path | None,
@@ -100,16 +138,17 @@ def sim(
     seeds: Seeds = None,
     first_seed: FirstSeed = 0,
     verbose: Verbose = 0,
-    sites: Sites = 5,
+    app: AppName = None,
+    sites: Sites = None,
     discipline: DisciplineName = None,
     faults: Faults = FaultMix.SWARM,
     durable: Durable = None,
     sealed: SealedDatagrams = None,
     reads: Reads = None,
     retire: Retire = None,
-    seconds: Seconds = 12,
-    rate: Rate = 120,
-    callers: CallerCount = DRAWN,
+    seconds: Seconds = None,
+    rate: Rate = None,
+    callers: CallerCount = None,
     record: Record = None,
     jobs: Jobs = 0,
     coverage: WithCoverage = False,
@@ -130,37 +169,37 @@ def sim(
       rsm sim --coverage                       the table of states and packets
 
       rsm sim --mutants                        test the checkers themselves
+
+      rsm sim --app actions                    dynamic actions on the ring, judged by their own checkers
     """
     _check_discipline(discipline)
     _check_seed(seed, several=seeds is not None or coverage or mutants, verbose=bool(verbose))
+    plan_type, runner = _application(app, coverage=coverage)
+    given = _given(sites=sites, seconds=seconds, rate=rate, callers=callers, sealed=sealed)
 
     def plan_of(number: int) -> Plan:
         default = _alternate(number) if coverage else "rotating"
-        return Plan(
+        return plan_type(
             seed=number,
-            sites=sites,
             discipline=discipline or default,
             faults=faults,
             durable=durable,
-            sealed=sealed,
             reads=reads,
             retire=retire,
-            seconds=seconds,
-            rate=rate,
-            callers=callers,
+            **given,
         )
 
     _check_plan(plan_of)
     if record is not None:
         _check_recorder(record)
     if mutants:
-        _hunt(seeds or MUTANT_SEEDS, jobs or cores(), as_json=as_json)
+        _hunt(app, seeds or MUTANT_SEEDS, jobs or cores(), as_json=as_json)
     elif seed is not None:
-        _replay(plan_of(seed), verbose, record, as_json=as_json)
+        _replay(plan_of(seed), verbose, record, runner, as_json=as_json)
     else:
         count = seeds or (COVERAGE_SEEDS if coverage else CAMPAIGN_SEEDS)
-        plans = (plan_of(number) for number in range(first_seed, first_seed + count))
-        summary, whole = _campaign(plans, count, Summary(first_seed=first_seed), jobs, record)
+        plans = map(plan_of, range(first_seed, first_seed + count))
+        summary, whole = _campaign(plans, count, Summary(first_seed=first_seed), jobs, record, runner)
         go_on = plan_of(summary.next_seed).replay.replace("--seed", "--first-seed").removesuffix(" -v")
         seen = cover(summary.pairs) if coverage else None
         _show_campaign(summary, seen, go_on, whole=whole, as_json=as_json)
@@ -169,6 +208,22 @@ def sim(
 def _alternate(number: int) -> str:
     """Disciplines send different packets, so a coverage campaign takes turns."""
     return list(DISCIPLINES)[number % len(DISCIPLINES)]
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """What is left out is as the plan has it."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _application(app: App | None, *, coverage: bool) -> tuple[type[Plan], Runner]:
+    """Who plans runs, and who plays them."""
+    if app is None:
+        return Plan, simulate
+    if coverage:
+        _refuse("--coverage", "is of the ring itself; leave out --app")
+    from apps.actions.simulation.run import ActionsPlan, run_actions
+
+    return ActionsPlan, run_actions
 
 
 # -- refusing ------------------------------------------------------------------------------------
@@ -212,15 +267,26 @@ def _check_recorder(record: Path) -> None:
 # -- one run -------------------------------------------------------------------------------------
 
 
-def _replay(plan: Plan, verbosity: int, record: Path | None, *, as_json: bool) -> None:
+def _replay(plan: Plan, verbosity: int, record: Path | None, runner: Runner, *, as_json: bool) -> None:
     told = Console(stderr=True, highlight=False, soft_wrap=True) if as_json else console
-    narrators = (Narrator(lambda line: told.print(str(line), markup=False), verbosity),) if verbosity else ()
-    outcome = play(plan, record, narrators)
+    narrators = _narrators(lambda line: told.print(str(line), markup=False), verbosity, runner)
+    outcome = play(plan, record, narrators, runner)
     if as_json:
         typer.echo(json.dumps(_as_dict(outcome), indent=2))
     else:
         _show_run(outcome)
     raise typer.Exit(1 if outcome.violations else 0)
+
+
+def _narrators(tell: Callable[[object], None], verbosity: int, runner: Runner) -> tuple[Checker, ...]:
+    """Of an application -v tells what becomes of it, and only -vv what the ring does."""
+    if not verbosity:
+        return ()
+    if runner is simulate:
+        return (Narrator(tell, verbosity),)
+    from apps.actions.simulation.run import ActionTeller
+
+    return (ActionTeller(tell), *((Narrator(tell, verbosity - 1),) if verbosity > 1 else ()))
 
 
 def _as_dict(outcome: Outcome) -> dict[str, object]:
@@ -270,7 +336,7 @@ def _show_run(outcome: Outcome) -> None:
 
 
 def _campaign(
-    plans: Iterator[Plan], count: int, summary: Summary, jobs: int, record: Path | None
+    plans: Iterator[Plan], count: int, summary: Summary, jobs: int, record: Path | None, runner: Runner
 ) -> tuple[Summary, bool]:
     """Play all; the flag says whether it came to its end. Ctrl-C keeps what there is."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -278,7 +344,7 @@ def _campaign(
         *columns, TimeRemainingColumn(), console=messages, transient=True, disable=not messages.is_terminal
     )
     try:
-        with progress, closing(run_campaign(plans, jobs, record)) as outcomes:
+        with progress, closing(run_campaign(plans, jobs, record, runner)) as outcomes:
             bar = progress.add_task("simulating", total=count)
             for outcome in outcomes:
                 summary.add(outcome)
@@ -392,18 +458,23 @@ def _cell(meaning: Meaning, seen: int) -> str:
 # -- mutants -------------------------------------------------------------------------------------
 
 
-def _hunt(seeds: int, jobs: int, *, as_json: bool) -> None:
+def _hunt(app: App | None, seeds: int, jobs: int, *, as_json: bool) -> None:
     try:
-        from ordering.simulator.mutants import MUTANTS, MutantResult, hunt
+        from ordering.simulator.mutants import MUTANTS, MutantResult, hunt, play_planted
     except ImportError as missing:
         _refuse("--mutants", f"cannot hunt: {missing}")
+    mutants, trial = MUTANTS, play_planted
+    if app is App.ACTIONS:
+        from apps.actions.simulation import mutants as of_actions
+
+        mutants, trial = of_actions.MUTANTS, of_actions.play_planted
     started = time.monotonic()
 
     def tell(result: MutantResult) -> None:
         how = f"found by {result.checker}" if result.found else "NOT FOUND"
         messages.print(f"{result.name}: {how} after {result.seeds} seeds", markup=False)
 
-    results = hunt(tuple(mutant.name for mutant in MUTANTS), seeds, jobs, tell)
+    results = hunt((), seeds, jobs, tell, mutants, trial)
     missed = [result.name for result in results if not result.found]
     if as_json:
         rows = [{name: getattr(result, name) for name in _MUTANT_FIELDS} for result in results]

@@ -530,7 +530,7 @@ class ActionLedger(StateMachine):
         if seat is None or since > now:
             return Feed([], since)
         is_reset = since <= 0 or since < seat.forgotten
-        duties = [Duty(Task.RESET)] if since >= 0 and is_reset else []
+        duties = [Duty(Task.RESET, incarnation=seat.incarnation)] if since >= 0 and is_reset else []
         behind = 0 if since >= 0 and is_reset else abs(since)
         size, slot = 0, behind
         for change in seat.duties.irange((behind + 1) << CHANGES_SHIFT):

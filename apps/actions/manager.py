@@ -172,9 +172,17 @@ class ActionManager(Initiator):
             await self._register()
             with contextlib.suppress(ChainChanged):
                 async for page in self._replica.follow(ActionLedger.duties, 0, self.site):
+                    if self._is_older(page):
+                        break
                     self._hear(page)
                     if not self._is_registered:
                         break
+
+    def _is_older(self, page: Feed[Duty]) -> bool:
+        """Whether the ledger does not know of the registration: it is that of another chain by now."""
+        return any(
+            duty.task is Task.RESET and duty.incarnation < self._core.incarnation for duty in page.events
+        )
 
     # -- its registration ------------------------------------------------------------------------
 
@@ -202,8 +210,11 @@ class ActionManager(Initiator):
                 pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
     async def _check_name(self) -> None:
+        """Of this very process may be another registration that was ordered late: it is not somebody else."""
+        member = self._replica.member
+        own = (member.site, f"{member.boot:032x}")
         for each in await self.ledger.sites():
-            if each.name == self.site and each.is_here and each.incarnation != self._core.incarnation:
+            if each.name == self.site and each.is_here and (each.site, each.boot) != own:
                 raise Superseded(
                     f"{self.site}: another process has taken this name, at {each.address or each.boot}"
                 )

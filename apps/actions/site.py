@@ -84,7 +84,8 @@ class SiteCore:
 
     def begin(self, incarnation: int, recovered: Iterable[str]) -> list[SiteEffect]:
         """It is registered. ``recovered``: units that have an intent on its disk. Duties must be followed
-        from 0 on, so that everything that stands is told."""
+        from 0 on, so that everything that stands is told; and of a state that has the registration in it, for
+        an older one may not know of a vote that stands."""
         self.incarnation = incarnation
         self._listed = None
         for unit in recovered:
@@ -96,6 +97,8 @@ class SiteCore:
         for duty in page.events:
             match duty.task:
                 case Task.RESET:
+                    if duty.incarnation < self.incarnation:
+                        raise ValueError("the ledger that was asked does not know of the registration yet")
                     self._listed = {}
                 case Task.COMPLETE:
                     self._complete()

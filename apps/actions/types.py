@@ -103,7 +103,7 @@ class Task(StrEnum):
     HOLD = "hold"  # it has voted yes and nothing is decided: keep what is prepared
     COMMIT = "commit"
     ABORT = "abort"
-    RESET = "reset"  # all duties follow, in one page or several
+    RESET = "reset"  # all duties follow, in one page or several; ``incarnation`` is the newest that is known
     COMPLETE = "complete"  # those were all: what else the site has prepared was aborted
     OVER = "over"  # registrations before the slot ``incarnation`` are over
 

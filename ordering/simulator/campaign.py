@@ -9,13 +9,13 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -27,6 +27,8 @@ CHUNK: Final = 4
 # Chunks in the pool's queue for each worker: enough to keep it busy, few enough to stop soon.
 CHUNKS_AHEAD: Final = 3
 HOUR_NS: Final = 3600 * 10**9
+
+Runner: TypeAlias = Callable[[Plan, tuple[Checker, ...]], Report]  # a function of some module
 
 # A forked child of a process with threads (a progress bar has one) may hang; a spawned one cannot.
 _CONTEXT = get_context("spawn")
@@ -143,12 +145,14 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def play(plan: Plan, record: Path | None = None, extra: tuple[Checker, ...] = ()) -> Outcome:
+def play(
+    plan: Plan, record: Path | None = None, extra: tuple[Checker, ...] = (), run: Runner = simulate
+) -> Outcome:
     """One seed. Whatever a run raises is its outcome: it must neither end a campaign nor be forgotten."""
     started = time.process_time()
     report, error, trace = None, "", ""
     try:
-        report = simulate(plan, (*extra, *_recorders(plan, record)))
+        report = run(plan, (*extra, *_recorders(plan, record)))
     except Exception as broken:  # noqa: BLE001 - any error is a finding about this seed
         error, trace = f"{type(broken).__name__}: {broken}", traceback.format_exc()
     cpu_seconds = time.process_time() - started
@@ -156,28 +160,32 @@ def play(plan: Plan, record: Path | None = None, extra: tuple[Checker, ...] = ()
 
 
 def run_campaign(
-    plans: Iterable[Plan], jobs: int = 0, record: Path | None = None
+    plans: Iterable[Plan], jobs: int = 0, record: Path | None = None, run: Runner = simulate
 ) -> Generator[Outcome, None, None]:
     """Play all plans on ``jobs`` processes (0: all cores); outcomes come as they finish."""
     jobs = jobs or cores()
     if jobs == 1:
         for plan in plans:
-            yield play(plan, record)
+            yield play(plan, record, run=run)
         return
     remaining = iter(plans)
     while True:
         unfinished: dict[int, tuple[Plan, ...]] = {}
         try:
-            yield from _play_in_pool(remaining, jobs, record, unfinished)
+            yield from _play_in_pool(remaining, jobs, record, run, unfinished)
             return
         except BrokenProcessPool:
             suspects = [plan for chunk in unfinished.values() for plan in chunk]
         for plan in suspects:
-            yield _play_alone(plan, record)
+            yield _play_alone(plan, record, run)
 
 
 def _play_in_pool(
-    plans: Iterator[Plan], jobs: int, record: Path | None, unfinished: dict[int, tuple[Plan, ...]]
+    plans: Iterator[Plan],
+    jobs: int,
+    record: Path | None,
+    run: Runner,
+    unfinished: dict[int, tuple[Plan, ...]],
 ) -> Iterator[Outcome]:
     """``unfinished`` always holds the chunks that were taken from ``plans`` and have no outcome yet."""
     running: dict[Future[list[Outcome]], int] = {}
@@ -188,7 +196,7 @@ def _play_in_pool(
             while len(running) < jobs * CHUNKS_AHEAD and (chunk := tuple(islice(plans, CHUNK))):
                 number += 1
                 unfinished[number] = chunk
-                running[pool.submit(_play_chunk, chunk, record)] = number
+                running[pool.submit(_play_chunk, chunk, record, run)] = number
             if not running:
                 return
             for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -199,19 +207,19 @@ def _play_in_pool(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _play_alone(plan: Plan, record: Path | None) -> Outcome:
+def _play_alone(plan: Plan, record: Path | None, run: Runner) -> Outcome:
     """In a process of its own: if that dies too, it is this seed that kills."""
     with ProcessPoolExecutor(1, mp_context=_CONTEXT, initializer=_die_on_interrupt) as pool:
         try:
-            return pool.submit(play, plan, record).result()
+            return pool.submit(play, plan, record, (), run).result()
         except BrokenProcessPool:
             return Outcome(
                 plan=plan, report=None, error="the process that played this seed died", cpu_seconds=0.0
             )
 
 
-def _play_chunk(plans: tuple[Plan, ...], record: Path | None) -> list[Outcome]:
-    return [play(plan, record) for plan in plans]
+def _play_chunk(plans: tuple[Plan, ...], record: Path | None, run: Runner) -> list[Outcome]:
+    return [play(plan, record, run=run) for plan in plans]
 
 
 def _die_on_interrupt() -> None:

@@ -14,7 +14,8 @@ import multiprocessing
 import textwrap
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import TypeAlias
 
 import msgspec
 
@@ -24,7 +25,8 @@ from ordering.simulator.run import simulate
 
 
 class Mutant(msgspec.Struct, frozen=True):
-    """One planted bug. ``where`` is ``module:Class.method`` or ``module:function``."""
+    """One planted bug. ``where`` is ``module:Class.method`` or ``module:function``. ``also``: where, guard
+    and what stands instead, for what is guarded more than once."""
 
     name: str
     pitfall: str
@@ -37,6 +39,7 @@ class Mutant(msgspec.Struct, frozen=True):
     reads: bool | None = None
     retire: bool | None = None
     sites: int = 5
+    also: tuple[tuple[str, str, str], ...] = ()
 
 
 class MutantResult(msgspec.Struct, frozen=True):
@@ -49,6 +52,8 @@ class MutantResult(msgspec.Struct, frozen=True):
     checker: str
     detail: str = ""
 
+
+Trial: TypeAlias = Callable[[Mutant, int], list[str]]  # a function of some module: a mutant and a seed
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -502,7 +507,18 @@ MUTANTS: tuple[Mutant, ...] = (
 @contextmanager
 def planted(mutant: Mutant) -> Iterator[None]:
     """Run the block with the mutant's guard removed."""
-    module_name, _, path = mutant.where.partition(":")
+    replacements: dict[str, list[tuple[str, str]]] = {mutant.where: [(mutant.guard, mutant.instead)]}
+    for where, guard, instead in mutant.also:
+        replacements.setdefault(where, []).append((guard, instead))
+    with ExitStack() as stack:
+        for where, pieces in replacements.items():
+            stack.enter_context(_replaced(mutant.name, where, pieces))
+        yield
+
+
+@contextmanager
+def _replaced(mutant: str, where: str, pieces: list[tuple[str, str]]) -> Iterator[None]:
+    module_name, _, path = where.partition(":")
     module = importlib.import_module(module_name)
     owner: object = module
     *parents, name = path.split(".")
@@ -510,13 +526,15 @@ def planted(mutant: Mutant) -> Iterator[None]:
         owner = getattr(owner, parent)
     original = getattr(owner, name)
     source = textwrap.dedent(inspect.getsource(original))
-    if source.count(mutant.guard) != 1:
-        raise ConfigurationError(
-            f"mutant {mutant.name!r}: its guard stands {source.count(mutant.guard)} times in {mutant.where};"
-            " name the piece of source that is the guard now"
-        )
+    for guard, instead in pieces:
+        if source.count(guard) != 1:
+            raise ConfigurationError(
+                f"mutant {mutant!r}: its guard stands {source.count(guard)} times in {where};"
+                " name the piece of source that is the guard now"
+            )
+        source = source.replace(guard, instead)
     scope: dict[str, object] = {}
-    exec(compile(source.replace(mutant.guard, mutant.instead), mutant.where, "exec"), vars(module), scope)
+    exec(compile(source, where, "exec"), vars(module), scope)
     setattr(owner, name, scope[name])
     try:
         yield
@@ -524,39 +542,49 @@ def planted(mutant: Mutant) -> Iterator[None]:
         setattr(owner, name, original)
 
 
-def search(mutant: Mutant, seeds: int, first_seed: int = 0) -> MutantResult:
+def play_planted(mutant: Mutant, seed: int) -> list[str]:
+    """What the checkers say of one seed, while the mutant is planted."""
+    plan = Plan(
+        seed=seed,
+        discipline=mutant.discipline,
+        sites=mutant.sites,
+        durable=mutant.durable,
+        sealed=mutant.sealed,
+        reads=mutant.reads,
+        retire=mutant.retire,
+    )
+    return simulate(plan, stop_broken=True).violations
+
+
+def search(mutant: Mutant, seeds: int, first_seed: int = 0, trial: Trial = play_planted) -> MutantResult:
     """Play seeds with the mutant planted until a checker complains."""
     with planted(mutant):
         for count in range(1, seeds + 1):
-            plan = Plan(
-                seed=first_seed + count - 1,
-                discipline=mutant.discipline,
-                sites=mutant.sites,
-                durable=mutant.durable,
-                sealed=mutant.sealed,
-                reads=mutant.reads,
-                retire=mutant.retire,
-            )
-            report = simulate(plan, stop_broken=True)
-            if report.violations:
-                first = report.violations[0]
+            violations = trial(mutant, first_seed + count - 1)
+            if violations:
+                first = violations[0]
                 checker = first.split(" ", 1)[1].split(":", 1)[0]
                 return MutantResult(mutant.name, mutant.pitfall, True, count, checker, first)
     return MutantResult(mutant.name, mutant.pitfall, False, seeds, "")
 
 
 def hunt(
-    names: tuple[str, ...], seeds: int, jobs: int, progress: Callable[[MutantResult], None]
+    names: tuple[str, ...],
+    seeds: int,
+    jobs: int,
+    progress: Callable[[MutantResult], None],
+    mutants: tuple[Mutant, ...] = MUTANTS,
+    trial: Trial = play_planted,
 ) -> list[MutantResult]:
     """Search for every mutant named (all if none is), several at a time."""
-    known = {mutant.name: mutant for mutant in MUTANTS}
+    known = {mutant.name: mutant for mutant in mutants}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ConfigurationError(f"mutants: {', '.join(unknown)} unknown; use {', '.join(known)}")
-    chosen = [known[name] for name in names] or list(MUTANTS)
+    chosen = [known[name] for name in names] or list(mutants)
     results: dict[str, MutantResult] = {}
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        futures = [pool.submit(search, mutant, seeds) for mutant in chosen]
+        futures = [pool.submit(search, mutant, seeds, 0, trial) for mutant in chosen]
         for future in as_completed(futures):
             result = future.result()
             results[result.name] = result

@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 from random import Random
+from typing import ClassVar
 
 import msgspec
 
@@ -111,6 +112,10 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """``command``: what plays such plans."""
+
+    command: ClassVar[str] = "rsm sim"
+
     seed: int
     sites: int = 5
     discipline: str = "rotating"
@@ -136,7 +141,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def replay(self) -> str:
         """The command that plays this run again, readably."""
-        default = Plan(seed=self.seed)
+        default = type(self)(seed=self.seed)
         options = [
             _option(name, getattr(self, name))
             for name in (
@@ -153,7 +158,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             )
             if getattr(self, name) != getattr(default, name)
         ]
-        return " ".join([f"rsm sim --seed {self.seed}", *options, "-v"])
+        return " ".join([f"{self.command} --seed {self.seed}", *options, "-v"])
 
     @property
     def is_durable(self) -> bool:

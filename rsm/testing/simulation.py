@@ -111,7 +111,7 @@ class Report(msgspec.Struct, kw_only=True):
         return "\n".join([words, *(f"note: {note}" for note in self.notes), *map(str, self.failures)])
 
 
-class _Application:
+class Application:
     """Puts hosts and clients in the place of the simulator's own."""
 
     def __init__(self, catalogue: Catalogue, workload: Workload, plan: Plan, options: Options) -> None:
@@ -192,7 +192,7 @@ class _Runner:
 
     def play(self, seed: int) -> None:
         report = self.report
-        application = _Application(self.catalogue, self.workload, self.options.plan(seed), self.options)
+        application = Application(self.catalogue, self.workload, self.options.plan(seed), self.options)
         try:
             run = run_plan(application.plan, (application.judge,), application=application)
             violations = list(run.violations)
@@ -206,14 +206,14 @@ class _Runner:
             replay = replay_line(self.machine, self.workload, self.options, seed)
             report.failures.append(Failure(seed, replay, violations))
 
-    def _finish(self, application: _Application) -> None:
+    def _finish(self, application: Application) -> None:
         """The group is well by now; who waits gets the time for a few tries more."""
         cluster, crew = application.cluster, application.crew
         end = cluster.clock.now + LAST_ANSWERS_S * SECOND
         while any(client.is_waiting for client in crew.clients) and cluster.clock.now < end:
             cluster.clock.run_until(cluster.clock.now + SECOND // 10)
 
-    def _count(self, application: _Application, run: Run) -> None:
+    def _count(self, application: Application, run: Run) -> None:
         report, operations = self.report, application.crew.operations
         report.operations += len(operations)
         report.unknown += sum(each.outcome is Outcome.UNKNOWN for each in operations)
@@ -225,7 +225,7 @@ class _Runner:
         for kind, count in run.faults.items():
             report.faults[kind] = report.faults.get(kind, 0) + count
 
-    def _judge(self, application: _Application) -> list[str]:
+    def _judge(self, application: Application) -> list[str]:
         judge, crew = application.judge, application.crew
         if not judge.differences and self.twin is not None:
             why_not = self.twin.compare(judge)
@@ -275,7 +275,7 @@ def _under_way(crew: Crew) -> Iterator[Operation]:
             yield operation
 
 
-def _unanswered(application: _Application) -> Iterator[str]:
+def _unanswered(application: Application) -> Iterator[str]:
     """Travellers find a site that works; a resident's own must be one that was to recover."""
     cluster = application.cluster
     well = {process.address for process in survivors(cluster)}

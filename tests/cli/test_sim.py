@@ -11,8 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cli.main import app
-from ordering.simulator import campaign
-from ordering.simulator.campaign import Outcome, play
+from ordering.simulator.campaign import Outcome, Runner, play
 from ordering.simulator.checkers.base import Checker
 from ordering.simulator.plan import Plan
 from ordering.simulator.run import simulate
@@ -73,7 +72,7 @@ def complaining(monkeypatch: pytest.MonkeyPatch) -> None:
     def simulate_and_complain(plan: Plan, extra: tuple[Checker, ...] = ()) -> object:
         return simulate(plan, (*extra, Complainer()))
 
-    monkeypatch.setattr(campaign, "simulate", simulate_and_complain)
+    monkeypatch.setattr("cli.sim.simulate", simulate_and_complain)
 
 
 @pytest.mark.usefixtures("complaining")
@@ -97,6 +96,8 @@ def test_when_a_rule_is_violated_then_the_exit_code_is_1_and_the_replay_line_is_
         (("--seed", "1", "--seeds", "2"), "--seed"),
         (("--seed", "1", "--coverage"), "--seed"),
         (("-v",), "--verbose"),
+        (("--app", "nothing"), "--app"),
+        (("--app", "actions", "--coverage"), "--coverage"),
     ],
 )
 def test_when_an_option_is_wrong_then_it_is_named_and_the_exit_code_is_2(
@@ -109,9 +110,11 @@ def test_when_an_option_is_wrong_then_it_is_named_and_the_exit_code_is_2(
 
 
 def test_when_interrupted_then_the_sum_so_far_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(plans: Iterable[Plan], jobs: int, record: Path | None) -> Generator[Outcome, None, None]:
+    def interrupted(
+        plans: Iterable[Plan], jobs: int, record: Path | None, runner: Runner
+    ) -> Generator[Outcome, None, None]:
         remaining = iter(plans)
-        yield play(next(remaining))
+        yield play(next(remaining), run=runner)
         raise KeyboardInterrupt
 
     monkeypatch.setattr("cli.sim.run_campaign", interrupted)
@@ -153,10 +156,17 @@ def test_when_mutants_are_hunted_then_one_that_got_away_fails(
     monkeypatch: pytest.MonkeyPatch, second_found: bool, exit_code: int
 ) -> None:
     def hunt(
-        names: tuple[str, ...], seeds: int, jobs: int, progress: Callable[[FakeMutant], None]
+        names: tuple[str, ...],
+        seeds: int,
+        jobs: int,
+        progress: Callable[[FakeMutant], None],
+        mutants: tuple[FakeMutant, ...],
+        trial: object,
     ) -> list[FakeMutant]:
         results = [FakeMutant("deaf", "hears nothing"), FakeMutant("dumb", "says nothing", second_found)]
-        assert names == ("deaf", "dumb")
+        assert names == ()
+        assert [mutant.name for mutant in mutants] == ["deaf", "dumb"]
+        assert trial == "plays"
         assert seeds == 20
         for result in results:
             progress(result)
@@ -164,7 +174,10 @@ def test_when_mutants_are_hunted_then_one_that_got_away_fails(
 
     module = ModuleType("ordering.simulator.mutants")
     module.__dict__.update(
-        MUTANTS=(FakeMutant("deaf", ""), FakeMutant("dumb", "")), MutantResult=FakeMutant, hunt=hunt
+        MUTANTS=(FakeMutant("deaf", ""), FakeMutant("dumb", "")),
+        MutantResult=FakeMutant,
+        hunt=hunt,
+        play_planted="plays",
     )
     monkeypatch.setitem(sys.modules, "ordering.simulator.mutants", module)
     result = rsm_sim("--mutants", "--seeds", "20")
@@ -190,3 +203,15 @@ def test_when_a_directory_has_a_recording_then_a_second_one_is_refused(tmp_path:
 def test_when_a_campaign_ends_then_the_line_to_go_on_keeps_its_options() -> None:
     result = rsm_sim("--seeds", "2", "--first-seed", "5", *SMALL)
     assert "to go on: rsm sim --first-seed 7 --sites 3 --faults light --seconds 1 --rate 20" in result.output
+
+
+def test_when_actions_are_simulated_then_a_replay_tells_what_becomes_of_them() -> None:
+    small = ["--app", "actions", "--faults", "none", "--seconds", "1", "--jobs", "1"]
+    result = rsm_sim("--seed", "1", *small, "-v")
+    assert result.exit_code == 0, result.output
+    assert "is committed" in result.output
+    assert "installs view" not in result.output
+    assert "installs view" in rsm_sim("--seed", "1", *small, "-vv").output
+    campaign = rsm_sim("--seeds", "2", *small)
+    assert campaign.exit_code == 0, campaign.output
+    assert "to go on: rsm sim --app actions --first-seed 2 --faults none --seconds 1" in campaign.output

@@ -2,6 +2,8 @@
 
 from random import Random
 
+import pytest
+
 from apps.actions.site import SiteCore
 from apps.actions.types import (
     Abort,
@@ -35,7 +37,7 @@ def heard(core: SiteCore, *duties: Duty) -> list[SiteEffect]:
 
 
 def reset(core: SiteCore, *duties: Duty) -> list[SiteEffect]:
-    return heard(core, Duty(Task.RESET), *duties, Duty(Task.COMPLETE))
+    return heard(core, Duty(Task.RESET, incarnation=core.incarnation), *duties, Duty(Task.COMPLETE))
 
 
 def begun(*recovered: str) -> SiteCore:
@@ -136,6 +138,12 @@ def test_a_registration_that_is_over_is_renewed() -> None:
     core = begun()
     assert heard(core, Duty(Task.OVER, incarnation=NOW)) == []
     assert heard(core, Duty(Task.OVER, incarnation=NOW + 3)) == [Register()]
+
+
+def test_a_ledger_that_does_not_know_the_registration_is_not_believed() -> None:
+    core = begun("voted for")
+    with pytest.raises(ValueError, match="does not know"):
+        heard(core, Duty(Task.RESET, incarnation=NOW - 1), Duty(Task.COMPLETE))
 
 
 def test_an_abort_that_fails_is_tried_again() -> None:

@@ -128,6 +128,22 @@ def test_when_another_process_takes_the_name_then_the_first_stops_and_says_so(tm
     play(main())
 
 
+def test_when_an_older_registration_of_the_same_process_comes_late_then_the_site_registers_again(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            manager, member = made.managers["b"], made.replicas[1].member
+            late = await made.replicas[1].proxy.register("b", member.site, f"{member.boot:032x}")
+            await until(lambda: manager._core.incarnation > late.incarnation)
+            async with made.managers["a"].action() as action:
+                assert await action.at("b", debit("b", 1)) == 99
+            await action.finished()
+            assert made.found[1] == 99
+
+    play(main())
+
+
 def test_when_a_name_is_in_use_beside_the_same_replica_then_the_second_does_not_start(tmp_path: Path) -> None:
     async def main() -> None:
         async with banks(tmp_path) as made:
