@@ -243,7 +243,8 @@ def test_when_actions_are_attacked_then_each_point_has_its_turn() -> None:
 def test_when_books_belong_to_another_app_or_database_then_they_are_refused(tmp_path: Path) -> None:
     Books.load(tmp_path, 3, 1, app=App.ACTIONS).save(tmp_path)
     assert Books.load(tmp_path, 3, 1, app=App.ACTIONS).app is App.ACTIONS
-    for changes in ({}, {"app": App.ACTIONS, "database": Database.POSTGRESQL}):
+    others: list[dict[str, Any]] = [{}, {"app": App.ACTIONS, "database": Database.POSTGRESQL}]
+    for changes in others:
         with pytest.raises(BenchError, match="--app actions --database sqlite"):
             Books.load(tmp_path, 3, 1, **changes)
 

@@ -94,7 +94,7 @@ def read_bank(site: str, url: str) -> Ledgers:
     """By nobody's leave but the database's."""
     with _engine(url) as engine, engine.connect() as connection:
         rows = connection.execute(select(accounts.c.name, accounts.c.balance))
-        balances = dict(rows.tuples().all())
+        balances = {row.name: row.balance for row in rows}
         counted = connection.execute(
             select(entries.c.action, entries.c.account, entries.c.amount, func.count()).group_by(
                 entries.c.action, entries.c.account, entries.c.amount
