@@ -21,6 +21,7 @@ from bench.soak import SoakPlan
 from bench.transfer import TransferPlan
 from bench.wire import loop_name
 from bench.workers import Placement
+from cli.bench_actions import actions_command
 from cli.bench_common import (
     FAILED,
     AsJson,
@@ -504,5 +505,6 @@ def network_command(
     raise typer.Exit(FAILED if Verdict.FAILED in verdicts else 0)
 
 
+app.command(name="actions")(actions_command)
 app.command(name="http")(http_command)
 app.command(name="overload")(overload_command)

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from bench.chaos.books import Books, Checked, Quotas
-from bench.chaos.plan import SITES_MAX, SITES_MIN, Plan
+from bench.chaos.plan import SITES_MAX, SITES_MIN, App, Database, Plan, roles_of
 from bench.chaos.rounds import Campaign, Played, play, run
 from bench.errors import BenchError
 
@@ -36,12 +36,18 @@ Directory = Annotated[
     Path | None,
     typer.Option(
         file_okay=False,
-        help="Progress, and what is left of rounds that went wrong; else chaos, or chaos-http.",
+        help="Progress, and what is left of bad rounds; else chaos, chaos-http or chaos-actions.",
         show_default=False,
     ),
 ]
 Http = Annotated[
     bool, typer.Option("--http", help="Call over HTTP, by way of two gateways, and strike these too.")
+]
+TheApp = Annotated[
+    App, typer.Option("--app", help="What the replicas run: registers, or actions at several databases.")
+]
+TheDatabase = Annotated[
+    Database, typer.Option("--database", help="Of each site of actions; PostgreSQL is started here for it.")
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Of the first round of a new campaign.")]
 Replay = Annotated[
@@ -60,6 +66,8 @@ def chaos(
     seed: Seed = 1,
     replay: Replay = None,
     http: Http = False,
+    app: TheApp = App.REGISTERS,
+    database: TheDatabase = Database.SQLITE,
     as_json: AsJson = False,
 ) -> None:
     """Run durable replicas as real processes, strike them, and check that every call was linearizable.
@@ -72,6 +80,11 @@ def chaos(
     With --http the clients speak HTTP to two gateways, which are killed and stopped as well: keys,
     conditions, transactions, counters, requests repeated over the other gateway, and watches.
 
+    With --app actions every site has a database, and money moves between them in actions, alone and behind
+    others. Sites die before and after an attempt, when a request is ordered, before and behind prepare and
+    commit, behind their vote, and those that begin actions before and behind the request. At the end every
+    action is decided, the same everywhere, applied once at all its sites or at none, and no money is lost.
+
     The exit code is 0 if the quotas are met, 1 if anything was violated, 130 after Ctrl-C.
 
     [bold]Examples[/bold]
@@ -82,26 +95,45 @@ def chaos(
 
       rsm chaos --http                         the same over HTTP
 
+      rsm chaos --app actions --sites 3        transfers between the databases of three sites
+
       rsm chaos --replay 17                    the faults of round 17 again
     """
-    directory = directory or Path("chaos-http" if http else "chaos")
+    if http and app is App.ACTIONS:
+        raise typer.BadParameter("is for registers; actions have no gateway", param_hint="--http")
+    directory = directory or Path(_directory(app, database, http=http))
     campaign = Campaign(
         sites=sites,
         round_seconds=round_seconds,
-        quotas=Quotas(kills=kills, pauses=pauses, restarts=restarts, gateways=kills if http else 0),
+        quotas=Quotas(
+            kills=kills,
+            pauses=pauses,
+            restarts=restarts,
+            gateways=kills if http else 0,
+            roles=roles_of(app),
+        ),
         directory=directory,
         seed=seed,
         http=http,
+        app=app,
+        database=database,
     )
     try:
         if replay is not None:
             _replay(campaign, replay, as_json=as_json)
         else:
             directory.mkdir(parents=True, exist_ok=True)
-            _go_on(campaign, Books.load(directory, sites, seed, http=http), as_json=as_json)
+            books = Books.load(directory, sites, seed, http=http, app=app, database=database)
+            _go_on(campaign, books, as_json=as_json)
     except (BenchError, OSError) as error:
         messages.print(f"error: {error}", markup=False, style="red")
         raise typer.Exit(WRONG) from None
+
+
+def _directory(app: App, database: Database, *, http: bool) -> str:
+    if app is App.ACTIONS:
+        return "chaos-actions" if database is Database.SQLITE else f"chaos-actions-{database}"
+    return "chaos-http" if http else "chaos"
 
 
 # -- one round -----------------------------------------------------------------------------------
@@ -139,6 +171,8 @@ def _line(played: Played) -> str:
 
 
 def _seen(checked: Checked) -> str:
+    if checked.committed:
+        return f", {checked.committed:,} committed, {checked.in_doubt:,} found prepared by who came back"
     return f", {checked.watched:,} events watched" if checked.watched else ""
 
 
@@ -218,9 +252,14 @@ def _show(campaign: Campaign, books: Books, *, as_json: bool) -> None:
     if campaign.http:
         table.add_row("  repeated over another gateway", f"{checked.repeated:,}", "")
         table.add_row("watch events checked", f"{checked.watched:,}", "")
-    table.add_row("commands executed", f"{checked.executed:,}", "")
-    table.add_row("keys searched", f"{checked.searched:,}", "")
-    table.add_row("  given up", f"{checked.gave_up:,}", "")
+    if campaign.app is App.ACTIONS:
+        table.add_row("  that depend on others", f"{checked.dependent:,}", "")
+        table.add_row("  committed", f"{checked.committed:,}", "")
+        table.add_row("found prepared by who came back", f"{checked.in_doubt:,}", "")
+    else:
+        table.add_row("commands executed", f"{checked.executed:,}", "")
+        table.add_row("keys searched", f"{checked.searched:,}", "")
+        table.add_row("  given up", f"{checked.gave_up:,}", "")
     table.add_section()
     table.add_row("violations", f"{books.violations:,}", "", style="red" if books.bad else "green")
     console.print(table)

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from bench.chaos.failpoints import Role
-from bench.chaos.plan import SMALL_GROUP, Kind
+from bench.chaos.plan import SMALL_GROUP, App, Database, Kind
 from bench.errors import BenchError
 
 FILE: Final = "progress.json"
@@ -48,7 +48,9 @@ class Tally(msgspec.Struct, kw_only=True):
 
 class Checked(msgspec.Struct, kw_only=True):
     """What was judged. ``searched`` keys by a search through all orders, which ``gave_up`` on some. Over HTTP
-    ``repeated`` operations were sent again under their key, and ``watched`` events were seen by watchers."""
+    ``repeated`` operations were sent again under their key, and ``watched`` events were seen by watchers. Of
+    actions, ``operations`` are those that were begun, ``executed`` those that the ledger has; ``in_doubt``
+    were found prepared by a site that came back, and ``dependent`` ones waited for others."""
 
     operations: int = 0
     acknowledged: int = 0
@@ -59,6 +61,9 @@ class Checked(msgspec.Struct, kw_only=True):
     gave_up: int = 0
     repeated: int = 0
     watched: int = 0
+    committed: int = 0
+    in_doubt: int = 0
+    dependent: int = 0
 
     def add(self, other: "Checked") -> None:
         for name in self.__struct_fields__:
@@ -78,6 +83,8 @@ class Books(msgspec.Struct, kw_only=True):
     sites: int
     next_seed: int
     http: bool = False
+    app: App = App.REGISTERS
+    database: Database = Database.SQLITE
     rounds: int = 0
     seconds: float = 0.0
     tally: Tally = msgspec.field(default_factory=Tally)
@@ -104,11 +111,20 @@ class Books(msgspec.Struct, kw_only=True):
         os.replace(made, directory / FILE)
 
     @classmethod
-    def load(cls, directory: Path, sites: int, seed: int, *, http: bool = False) -> "Books":
+    def load(
+        cls,
+        directory: Path,
+        sites: int,
+        seed: int,
+        *,
+        http: bool = False,
+        app: App = App.REGISTERS,
+        database: Database = Database.SQLITE,
+    ) -> "Books":
         """Those of the campaign in ``directory``, or new ones."""
         path = directory / FILE
         if not path.exists():
-            return cls(sites=sites, next_seed=seed, http=http)
+            return cls(sites=sites, next_seed=seed, http=http, app=app, database=database)
         try:
             books = msgspec.json.decode(path.read_bytes(), type=cls)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -123,21 +139,27 @@ class Books(msgspec.Struct, kw_only=True):
             raise BenchError(
                 f"{directory}: its campaign is {how} --http; go on {how} it, or name another --directory"
             )
+        if (books.app, books.database) != (app, database):
+            raise BenchError(
+                f"{directory}: its campaign is one of --app {books.app} --database {books.database}; go on"
+                " with that, or name another --directory"
+            )
         return books
 
 
 class Quotas(msgspec.Struct, frozen=True, kw_only=True):
-    """``kills`` of each role; ``restarts`` in each order that three sites can come back in; ``gateways``
-    killed."""
+    """``kills`` of each of ``roles``; ``restarts`` in each order that three sites can come back in;
+    ``gateways`` killed."""
 
     kills: int = 50
     pauses: int = 200
     restarts: int = 1
     gateways: int = 0
+    roles: tuple[str, ...] = tuple(Role)
 
     def progress(self, tally: Tally) -> dict[str, tuple[int, int]]:
         """How much of what."""
-        shown = {role.value: (tally.kills.get(role, 0), self.kills) for role in Role}
+        shown = {str(role): (tally.kills.get(role, 0), self.kills) for role in self.roles}
         if self.gateways:
             shown[GATEWAY] = (tally.kills.get(GATEWAY, 0), self.gateways)
         shown["pauses"] = (tally.pauses, self.pauses)

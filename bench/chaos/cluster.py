@@ -15,11 +15,13 @@ from typing import Any, Final
 import msgspec
 from msgspec import structs
 
+from bench.chaos.actions.load import ActionCallerSetup, action_caller
+from bench.chaos.actions.site import ActionSetup, action_site
 from bench.chaos.failpoints import Arm
 from bench.chaos.http.gateways import Gateways
 from bench.chaos.http.outside import HttpSetup, http_caller
 from bench.chaos.load import CallerSetup, caller
-from bench.chaos.plan import Kind, Plan
+from bench.chaos.plan import App, Kind, Plan
 from bench.chaos.site import Halted, Ready, SiteSetup, Standing, site
 from bench.errors import WorkerFailed
 from bench.ports import free_ports
@@ -53,10 +55,13 @@ class Process:
 
 
 class Cluster:
-    """All processes of a round. ``problems`` are what no fault explains."""
+    """All processes of a round. ``problems`` are what no fault explains. ``databases``: of the sites, if they
+    have any."""
 
-    def __init__(self, crew: Crew, plan: Plan, directory: Path) -> None:
+    def __init__(self, crew: Crew, plan: Plan, directory: Path, databases: Sequence[str] = ()) -> None:
         self.plan = plan
+        self.databases = databases
+        self._site = site if plan.app is App.REGISTERS else action_site
         self.directory = directory
         self.problems: list[str] = []
         self.sites = [Process(number) for number in range(plan.sites)]
@@ -112,8 +117,12 @@ class Cluster:
             http=plan.http,
             arm=arm,
         )
+        if plan.app is App.ACTIONS:
+            setup = ActionSetup(
+                **structs.asdict(setup), database=self.databases[number], sites=len(self.databases)
+            )
         process.quiet = False
-        process.worker = worker = self._spares.pop(0) if self._spares else self._crew.start("spare", site)
+        process.worker = worker = self._spares.pop(0) if self._spares else self._spare()
         worker.name = f"site {number}, life {process.lives}"
         worker.tell(setup)
         process.condition = Condition.STARTING
@@ -123,10 +132,15 @@ class Cluster:
         """Processes that wait for their turn: who comes back, comes back at once."""
         wanted = self.plan.sites if self.plan.kind is Kind.ALL_DOWN else _SPARES
         while len(self._spares) < wanted:
-            self._spares.append(self._crew.start("spare", site))
+            self._spares.append(self._spare())
+
+    def _spare(self) -> Worker:
+        return self._crew.start("spare", self._site)
 
     def start_callers(self) -> None:
         calling = http_caller if self.plan.http else caller
+        if self.plan.app is App.ACTIONS:
+            calling = action_caller
         self._callers = [self._crew.start(f"client {n + 1}", calling) for n in range(self.plan.callers)]
 
     def begin_calls(self) -> None:
@@ -145,6 +159,8 @@ class Cluster:
             if self.gateways is not None:
                 watch = self.directory / f"watch-{client}.jsonl"
                 setup = HttpSetup(**structs.asdict(setup), gateways=self.gateways.urls, watch=watch)
+            elif plan.app is App.ACTIONS:
+                setup = ActionCallerSetup(**structs.asdict(setup), sites=len(self.databases))
             worker.tell(setup)
 
     def kill(self, number: int) -> None:

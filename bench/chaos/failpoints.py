@@ -11,7 +11,7 @@ import os
 import signal
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Final, TypeVar, cast
+from typing import Final, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -51,6 +51,30 @@ class Role(StrEnum):
     """It has executed clients' calls and owes the replies: none, half, all were sent."""
 
 
+class Point(StrEnum):
+    """Where a site of actions is struck; the last two of these are places of who has begun an action."""
+
+    BEFORE_ATTEMPT = "before-attempt"
+    AFTER_ATTEMPT = "after-attempt"
+    """It was carried out and undone; nobody was told the result."""
+    REQUEST_ORDERED = "request-ordered"
+    """Its replica has executed the request, and the site hears that it is to prepare."""
+    BEFORE_PREPARE = "before-prepare"
+    AFTER_PREPARE = "after-prepare"
+    """The intent is on its disk, and no vote was cast."""
+    AFTER_VOTE = "after-vote"
+    """The vote is ordered."""
+    BEFORE_COMMIT = "before-commit"
+    AFTER_COMMIT = "after-commit"
+    """It is applied, and the ledger was not told."""
+    BEFORE_REQUEST = "before-request"
+    AFTER_REQUEST = "after-request"
+    """The request is ordered, and nobody waits for the decision any more."""
+
+
+Struck: TypeAlias = Role | Point
+
+
 class Cut(StrEnum):
     """How far it gets."""
 
@@ -60,7 +84,7 @@ class Cut(StrEnum):
 
 
 class Arm(msgspec.Struct, frozen=True):
-    role: Role
+    role: Struck
     cut: Cut
     permit: str
     stop: bool = False  # SIGSTOP instead of SIGKILL
@@ -72,16 +96,16 @@ class Failpoints:
     def __init__(self, number: int) -> None:
         self.number = number
         self.submitting = False  # commands of this process are on their way to the ring
-        self._armed: dict[Role, Arm] = {}
+        self._armed: dict[Struck, Arm] = {}
 
     def arm(self, arm: Arm) -> None:
         self._armed[arm.role] = arm
 
-    def cut(self, role: Role) -> Cut | None:
+    def cut(self, role: Struck) -> Cut | None:
         arm = self._armed.get(role)
         return None if arm is None else arm.cut
 
-    def reach(self, role: Role, *cuts: Cut) -> None:
+    def reach(self, role: Struck, *cuts: Cut) -> None:
         """This is the place, if it is one of ``cuts`` that was armed. Who was stopped goes on from here."""
         arm = self._armed.get(role)
         if arm is None or arm.cut not in cuts:

@@ -7,7 +7,7 @@ from typing import Final
 
 from bench.chaos.books import Tally
 from bench.chaos.cluster import TICK_SECONDS, Cluster, Condition, Process
-from bench.chaos.failpoints import Arm, Cut, Role, take_permit
+from bench.chaos.failpoints import Arm, Cut, Point, Role, Struck, take_permit
 from bench.chaos.plan import DETECTION_SECONDS, PAUSE_FACTORS, Fault, Restart
 from rsm.status import Standing
 
@@ -69,9 +69,9 @@ class Faults:
                     await self._pause(fault)
                 case Role.INITIATOR:
                     await self._kill_initiator(fault)
-                case Role.JOINER | Role.DONOR:
-                    await self._kill_in_transfer(fault, fault.role)
-                case Role():
+                case (Role.JOINER | Role.DONOR) as role:
+                    await self._kill_in_transfer(fault, Role(role))
+                case Role() | Point():
                     await self._kill(fault, fault.role)
         finally:
             self._away -= needs
@@ -82,13 +82,13 @@ class Faults:
         self._permits += 1
         return self.cluster.directory / f"permit-{self._permits}"
 
-    def _arm(self, role: Role, cut: Cut, among: list[Process], *, stop: bool = False) -> Path:
+    def _arm(self, role: Struck, cut: Cut, among: list[Process], *, stop: bool = False) -> Path:
         permit = self._permit()
         for process in among:
             self.cluster.tell(process, Arm(role, cut, str(permit), stop))
         return permit
 
-    async def _victim(self, permit: Path, role: Role, seconds: float, *, stop: bool = False) -> int | None:
+    async def _victim(self, permit: Path, role: Struck, seconds: float, *, stop: bool = False) -> int | None:
         """Who came to the place; None: nobody in time, and now nobody will."""
 
         def is_taken() -> bool:
@@ -159,7 +159,7 @@ class Faults:
 
     # -- kills -----------------------------------------------------------------------------------
 
-    async def _kill(self, fault: Fault, role: Role) -> None:
+    async def _kill(self, fault: Fault, role: Struck) -> None:
         permit = self._arm(role, fault.cut, self.cluster.those(Condition.READY))
         number = await self._victim(permit, role, _ARMED_SECONDS)
         if number is not None:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -45,6 +45,7 @@ class Returned(msgspec.Struct, frozen=True, array_like=True, tag="return"):
     why: str = ""
 
 
+T = TypeVar("T")
 Line: TypeAlias = Called | Returned
 _DECODER = msgspec.json.Decoder(Line)
 
@@ -55,7 +56,7 @@ class Notes:
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
 
-    def write(self, line: Line) -> None:
+    def write(self, line: msgspec.Struct) -> None:
         os.write(self._file, msgspec.json.encode(line) + b"\n")
 
 
@@ -70,7 +71,7 @@ def read_history(paths: Iterable[Path]) -> History:
     """What has no end is of unknown outcome, like what says so."""
     history = History({}, {})
     for path in paths:
-        for line in _lines(path):
+        for line in lines_of(path, _DECODER):
             name = (line.client, line.request)
             if isinstance(line, Called):
                 history.operations[name] = Operation(
@@ -100,14 +101,14 @@ def _end(history: History, name: tuple[int, int], line: Returned) -> None:
         assert history.operations[name].return_ns == NEVER
 
 
-def _lines(path: Path) -> Iterator[Line]:
+def lines_of(path: Path, decoder: "msgspec.json.Decoder[T]") -> Iterator[T]:
     """The last line may be cut off: its process was killed, and has not sent the call."""
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):
         if not line:
             continue
         try:
-            yield _DECODER.decode(line)
+            yield decoder.decode(line)
         except msgspec.MsgspecError as error:
             if number < len(lines):
                 raise BenchError(f"{path}:{number}: is no line of a history: {error}") from None

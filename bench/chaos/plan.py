@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from bench.chaos.failpoints import Cut, Role
+from bench.chaos.failpoints import Cut, Point, Role, Struck
 from bench.errors import BenchError
 from ordering import Config
 
@@ -30,6 +30,20 @@ WORKING: Final = (Role.TOKEN_SITE, Role.NEXT_TOKEN_SITE, Role.SENDER, Role.LOCK_
 DETECTION_SECONDS: Final = Config(group="any", founders=("nowhere:1",)).detection_ms / 1000
 
 
+class App(StrEnum):
+    """What the replicas run."""
+
+    REGISTERS = "registers"
+    ACTIONS = "actions"
+
+
+class Database(StrEnum):
+    """Of a site of actions."""
+
+    SQLITE = "sqlite"
+    POSTGRESQL = "postgresql"
+
+
 class Kind(StrEnum):
     SINGLE = "single"
     """Sites die and stop one by one, or two at a time."""
@@ -41,7 +55,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """``role`` None: a pause of ``site`` whatever it does. ``site`` is also who loses its disk, and whose
     absence makes an initiator. ``down_s``: how long the dead stay dead. ``overlaps``: with the next."""
 
-    role: Role | None
+    role: Struck | None
     cut: Cut
     pause: bool
     site: int
@@ -86,6 +100,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     sites: int
     seconds: float
     http: bool = False
+    app: App = App.REGISTERS
+    database: Database = Database.SQLITE
     faults_max: int | None = None
     snapshot_bytes: int = 64 << 20
     ring: dict[str, Any] = {}
@@ -93,6 +109,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int = _TASKS[False]
     pause_s: float = 0.025
     site_pause_s: float = _SITE_PAUSE_SECONDS[False]  # of the calls that a site makes itself
+
+    @property
+    def roles(self) -> tuple[Struck, ...]:
+        return roles_of(self.app)
 
     @property
     def minority(self) -> int:
@@ -105,15 +125,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def _faults(self) -> Iterator[Fault]:
         rng = Random(f"faults {self.seed}")
         while True:
-            deck: list[Role | None] = [*Role, *([None] * _PAUSES_A_DECK)]
+            deck: list[Struck | None] = [*self.roles, *([None] * _PAUSES_A_DECK)]
             rng.shuffle(deck)
             for role in deck:
                 yield self._fault(rng, role)
 
-    def _fault(self, rng: Random, role: Role | None) -> Fault:
+    def _fault(self, rng: Random, role: Struck | None) -> Fault:
         pause = role is None
         if pause and rng.random() < 0.5:
-            role = rng.choice(WORKING)
+            role = rng.choice(WORKING if self.app is App.REGISTERS else self.roles)
         low, high = PAUSE_FACTORS
         return Fault(
             role=role,
@@ -154,11 +174,23 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 yield Restart(order, gaps, rng.uniform(0.5, 1.5))
 
 
+def roles_of(app: App) -> tuple[Struck, ...]:
+    return tuple(Role) if app is App.REGISTERS else tuple(Point)
+
+
 def kind_of(seed: int) -> Kind:
     return Kind.ALL_DOWN if seed % ALL_DOWN_EVERY == ALL_DOWN_EVERY - 1 else Kind.SINGLE
 
 
-def make_plan(seed: int, sites: int, seconds: float, *, http: bool = False) -> Plan:
+def make_plan(
+    seed: int,
+    sites: int,
+    seconds: float,
+    *,
+    http: bool = False,
+    app: App = App.REGISTERS,
+    database: Database = Database.SQLITE,
+) -> Plan:
     if not SITES_MIN <= sites <= SITES_MAX:
         raise BenchError(f"sites: must be from {SITES_MIN} to {SITES_MAX}, is {sites}")
     if seconds < SECONDS_MIN:
@@ -173,6 +205,8 @@ def make_plan(seed: int, sites: int, seconds: float, *, http: bool = False) -> P
         sites=sites,
         seconds=seconds,
         http=http,
+        app=app,
+        database=database,
         tasks=_TASKS[http],
         site_pause_s=_SITE_PAUSE_SECONDS[http],
         snapshot_bytes=rng.choice((20_000, 1 << 20, 64 << 20)),

@@ -3,13 +3,17 @@
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from bench.chaos.actions.bank import name_of, read_bank
+from bench.chaos.actions.checks import judge_actions
+from bench.chaos.actions.databases import databases
+from bench.chaos.actions.history import read_actions
 from bench.chaos.books import Bad, Books, Checked, Quotas, Tally
 from bench.chaos.checks import judge
 from bench.chaos.cluster import Cluster, Condition
@@ -17,7 +21,7 @@ from bench.chaos.faults import READY_SECONDS, Faults
 from bench.chaos.history import read_history
 from bench.chaos.http.checks import judge_http
 from bench.chaos.http.watching import read_watch
-from bench.chaos.plan import Kind, Plan, make_plan
+from bench.chaos.plan import App, Database, Kind, Plan, make_plan
 from bench.chaos.site import Standing
 from bench.errors import WorkerFailed
 from bench.workers import Crew
@@ -48,13 +52,19 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     directory: Path = Path("chaos")
     seed: int = 1
     http: bool = False
+    app: App = App.REGISTERS
+    database: Database = Database.SQLITE
 
     def plan(self, seed: int) -> Plan:
-        return make_plan(seed, self.sites, self.round_seconds, http=self.http)
+        return make_plan(
+            seed, self.sites, self.round_seconds, http=self.http, app=self.app, database=self.database
+        )
 
     def replay(self, seed: int) -> str:
-        http = " --http" if self.http else ""
-        return f"rsm chaos{http} --replay {seed} --sites {self.sites} --round-seconds {self.round_seconds:g}"
+        what = " --http" if self.http else ""
+        if self.app is App.ACTIONS:
+            what = f" --app actions --database {self.database}"
+        return f"rsm chaos{what} --replay {seed} --sites {self.sites} --round-seconds {self.round_seconds:g}"
 
 
 def run(campaign: Campaign, books: Books, began: Callable[[Plan], None], told: Told) -> None:
@@ -89,8 +99,8 @@ def play(plan: Plan, parent: Path) -> Played:
     directory = _fresh(parent, plan.seed)
     began = time.monotonic()
     try:
-        with Crew() as crew:
-            played = asyncio.run(_play(plan, directory, crew))
+        with databases(plan, directory) as urls, Crew() as crew:
+            played = asyncio.run(_play(plan, directory, crew, urls))
     except KeyboardInterrupt:
         shutil.rmtree(directory)
         raise
@@ -113,9 +123,9 @@ def _fresh(parent: Path, seed: int) -> Path:
     return directory.resolve()
 
 
-async def _play(plan: Plan, directory: Path, crew: Crew) -> Played:
+async def _play(plan: Plan, directory: Path, crew: Crew, urls: Sequence[str]) -> Played:
     (directory / "plan.json").write_bytes(msgspec.json.encode(plan))
-    cluster = Cluster(crew, plan, directory)
+    cluster = Cluster(crew, plan, directory, urls)
     faults = Faults(cluster)
     played = Played(
         plan=plan,
@@ -141,7 +151,10 @@ async def _play(plan: Plan, directory: Path, crew: Crew) -> Played:
         cluster.close()
     cluster.problems.extend(cluster.unexplained())
     if order is not None:
-        found, played.checked = _judge(plan, directory, order, standings)
+        if plan.app is App.ACTIONS:
+            found, played.checked = _judge_actions(cluster, order, standings)
+        else:
+            found, played.checked = _judge(plan, directory, order, standings)
         cluster.problems.extend(found)
     return played
 
@@ -154,6 +167,14 @@ def _judge(
         return judge(history, order, standings, plan.seed)
     watches = {path.stem: read_watch(path) for path in sorted(directory.glob("watch-*.jsonl"))}
     return judge_http(history, order, standings, watches, plan.seed)
+
+
+def _judge_actions(
+    cluster: Cluster, order: list[Any], standings: list[Standing]
+) -> tuple[list[str], Checked]:
+    history = read_actions(sorted(cluster.directory.glob("calls-*.jsonl")))
+    books = [read_bank(name_of(number), url) for number, url in enumerate(cluster.databases)]
+    return judge_actions(history, order, books, standings)
 
 
 @asynccontextmanager
@@ -186,7 +207,7 @@ async def _be_born(cluster: Cluster) -> None:
     await cluster.hear_callers(READY_SECONDS)
 
 
-async def _come_to_rest(cluster: Cluster) -> tuple[list[Standing], list[tuple[int, int, int]] | None]:
+async def _come_to_rest(cluster: Cluster) -> tuple[list[Standing], list[Any] | None]:
     """Everybody is there and has the same; and the order of everything, if it can be had."""
     for process in cluster.sites:
         cluster.wake(process.number)
@@ -225,14 +246,14 @@ async def _settled(cluster: Cluster) -> list[Standing] | None:
         if (
             len(found) == len(cluster.sites)
             and all(each.status.standing is status.Standing.SERVING for each in found)
-            and not any(each.status.outstanding for each in found)
+            and not any(each.status.outstanding or each.unfinished for each in found)
             and len({each.status.applied for each in found}) == 1
         ):
             return found
         await asyncio.sleep(0.1)
     told = "; ".join(
         f"{each.status.address} is {each.status.standing.value} at slot {each.status.applied} with"
-        f" {each.status.outstanding} calls under way"
+        f" {each.status.outstanding} calls under way and {each.unfinished} to be finished"
         for each in found
     )
     cluster.complain(f"the replicas did not come to rest within {_SETTLED_SECONDS:.0f} s: {told}")

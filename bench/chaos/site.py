@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import zlib
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -55,11 +56,13 @@ class SiteSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """How a site answers when it is asked; ``order`` is how much its machine has executed, and a checksum.
+    """How a site answers when it is asked; ``order`` is how much its machine has executed, and a checksum;
+    ``unfinished`` is what it still has to do without being called.
     ``engine`` is for who wants to know why a site does not come back."""
 
     status: ReplicaStatus
     order: tuple[int, int]
+    unfinished: int = 0
     engine: dict[str, Any] = {}
 
 
@@ -77,6 +80,10 @@ def site(link: Link) -> None:
     """A process that waits to be a site: it has imported everything when it is told which, so that the dead
     can be back before anybody has noticed."""
     setup: SiteSetup = link.hear()
+    run_site(setup, _serve(link, setup))
+
+
+def run_site(setup: SiteSetup, life: Coroutine[Any, Any, None]) -> None:
     log = os.open(setup.log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -84,7 +91,7 @@ def site(link: Link) -> None:
     forget_settings()
     loop = new_loop()
     asyncio.set_event_loop(loop)
-    loop.run_until_complete(_serve(link, setup))
+    loop.run_until_complete(life)
 
 
 async def _serve(link: Link, setup: SiteSetup) -> None:
@@ -100,12 +107,22 @@ async def _serve(link: Link, setup: SiteSetup) -> None:
         else Load(replica, setup.client, notes, rng)
     )
     life = asyncio.ensure_future(_live(link, replica, load, setup.pause_s))
+    await converse(link, points, load, life, lambda: _standing(replica))
+
+
+async def converse(
+    link: Link,
+    points: Failpoints,
+    load: Calling,
+    life: "asyncio.Future[None]",
+    standing: Callable[[], Standing | None],
+) -> None:
     while True:
         match await heard(link):
             case Arm() as arm:
                 points.arm(arm)
             case ("standing", int(number)):
-                link.say((number, _standing(replica)))
+                link.say((number, standing()))
             case "quiet":
                 await load.stop()
                 link.say("quiet")
@@ -130,10 +147,12 @@ def _standing(replica: FailingReplica[Any]) -> Standing | None:
     machine = replica.executor.machine
     assert isinstance(machine, Recorded | RecordedStore)
     checksum = zlib.crc32(msgspec.msgpack.encode(machine.order))
-    return Standing(status=replica.status(), order=(len(machine.order), checksum), engine=_describe(replica))
+    return Standing(
+        status=replica.status(), order=(len(machine.order), checksum), engine=describe_engine(replica)
+    )
 
 
-def _describe(replica: FailingReplica[Any]) -> dict[str, Any]:
+def describe_engine(replica: FailingReplica[Any]) -> dict[str, Any]:
     if replica._group is None:
         return {}
     engine = replica._group._engine
