@@ -33,10 +33,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "decided before a majority holds the vote",
         "a decision that a view change takes back (R2)",
-        "ordering.delivery:DeliveryCursor._reached",
-        "return level if stability.majority >= ts else None",
-        "return level",
-        also=(("rsm.intake:Intake.run", "waiting[0][0] <= majority:", "True:"),),
+        "ordering.stability:Stability.held_by_majority",
+        "return claims[len(electorate) - majority_of(electorate)]",
+        "return claims[-1]",
     ),
     Mutant(
         "committed with a vote missing",

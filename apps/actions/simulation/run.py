@@ -85,15 +85,22 @@ class ActionsJudge(Judge):
             program.calm()
 
     def applied(self, site: SiteId, delivery: Delivery, replies: list[bytes], executor: Executor) -> None:
-        unheard = [
-            message for ts, message in enumerate(delivery.messages, delivery.first_ts) if ts not in self.log
-        ]
+        unheard: list[bytes] = []
+        for ts, message in enumerate(delivery.messages, delivery.first_ts):
+            known = self.log.get(ts)
+            if known is None:
+                unheard.append(message)
+            elif replies[ts - delivery.first_ts] and known.message != message:
+                self.differ(ts, f"sites {known.site} and {site} have executed different messages")
         super().applied(site, delivery, replies, executor)
         for message in unheard:
-            command: Any = getattr(self.language.decode(message), "command", None)
-            if type(command) is self.application.vote_type:
-                for checker in self.application.checkers:
-                    checker.voted(command.site, command.unit, yes=command.yes)
+            self._hear_vote(message)
+
+    def _hear_vote(self, message: bytes) -> None:
+        command: Any = getattr(self.language.decode(message), "command", None)
+        if type(command) is self.application.vote_type:
+            for checker in self.application.checkers:
+                checker.voted(command.site, command.unit, yes=command.yes)
 
     def _compare_states(self, site: SiteId, first: int, last: int, executor: Executor) -> None:
         if last % STATES_EVERY == 0:
