@@ -4,7 +4,7 @@ Each site has accounts of its own. A transfer debits one and credits another, at
 one action (``docs/actions.md``), so that the money of all sites together is always the same.
 """
 
-from sqlalchemy import Column, Connection, Integer, MetaData, Table, Text, insert, select, update
+from sqlalchemy import Column, Connection, Integer, MetaData, Table, Text, func, insert, select, update
 
 from apps.actions.operations import Operations, values_of
 from apps.actions.types import Operation
@@ -51,6 +51,12 @@ def credit(connection: Connection, account: str, amount: int) -> None:
 def balance(connection: Connection, account: str) -> int:
     """What is there. An action that has asked commits only if it is still so."""
     return _known(connection, account)
+
+
+def total(connection: Connection) -> int:
+    """All money of one site."""
+    found: int = connection.execute(select(func.coalesce(func.sum(accounts.c.balance), 0))).scalar_one()
+    return found
 
 
 def effect_of(operation: Operation) -> tuple[str, int]:
