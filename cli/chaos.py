@@ -102,16 +102,12 @@ def chaos(
     if http and app is App.ACTIONS:
         raise typer.BadParameter("is for registers; actions have no gateway", param_hint="--http")
     directory = directory or Path(_directory(app, database, http=http))
+    gateways = kills if http else 0
+    quotas = Quotas(kills=kills, pauses=pauses, restarts=restarts, gateways=gateways, roles=roles_of(app))
     campaign = Campaign(
         sites=sites,
         round_seconds=round_seconds,
-        quotas=Quotas(
-            kills=kills,
-            pauses=pauses,
-            restarts=restarts,
-            gateways=kills if http else 0,
-            roles=roles_of(app),
-        ),
+        quotas=quotas,
         directory=directory,
         seed=seed,
         http=http,
