@@ -1,6 +1,6 @@
 """Actions in words: for people, and as JSON for programs."""
 
-from typing import Any
+from typing import Any, Final
 
 from rich.markup import escape
 
@@ -11,36 +11,43 @@ from apps.actions.outcomes import unfinished_at
 from apps.actions.types import Operation
 from rsm.logbook import plain
 
+MS: Final = 1_000_000
+
 
 def said_of(action: Action) -> dict[str, Any]:
-    """For a program."""
+    """For a program: slots are null for what has not happened."""
     return {
         "id": action.id,
         "state": action.state.value,
-        "unit": action.unit,
-        "initiator": action.initiator,
-        "opened": action.opened,
-        "requested": action.requested,
-        "decided": action.decided,
-        "deadline_ns": action.deadline_ns,
         "reason": action.reason,
+        "operations": [_said_of_operation(each) for each in action.operations],
+        "sites": action.sites,
         "depends": action.depends,
         "waits_for": action.waits_for,
-        "operations": [_said_of_operation(each) for each in action.operations],
+        "initiator": action.initiator,
+        "unit": action.unit,
+        "opened": action.opened or None,
+        "requested": action.requested or None,
+        "decided": action.decided or None,
+        "deadline_ms": action.deadline_ns // MS,
         "votes": [
-            {"slot": each.timestamp, "site": each.site, "yes": each.yes, "reason": each.reason}
+            {"site": each.site, "yes": each.yes, "reason": each.reason, "slot": each.timestamp}
             for each in _in_order(action)
         ],
         "finished": [
-            {"slot": each.timestamp, "site": each.site, "error": each.error} for each in action.finished
+            {"site": each.site, "error": each.error, "slot": each.timestamp} for each in action.finished
         ],
         "unfinished": unfinished_at(action),
     }
 
 
 def _said_of_operation(operation: Operation) -> dict[str, Any]:
-    values = plain(values_of(operation.arguments))
-    return {"site": operation.site, "name": operation.name, "arguments": values, "keys": operation.keys}
+    return {
+        "site": operation.site,
+        "operation": operation.name,
+        "arguments": plain(values_of(operation.arguments)),
+        "keys": operation.keys,
+    }
 
 
 def said_of_site(site: SiteState, doubts: list[Doubt] | None) -> dict[str, Any]:
@@ -61,7 +68,7 @@ def said_of_site(site: SiteState, doubts: list[Doubt] | None) -> dict[str, Any]:
         "unfinished": site.unfinished,
         "in_doubt": said,
         "incarnation": site.incarnation,
-        "member": f"{site.site:x}",
+        "site": f"{site.site:x}",
         "boot": site.boot,
     }
 

@@ -203,8 +203,12 @@ def shown(name: str, arguments: bytes) -> str:
 
 
 def values_of(arguments: bytes) -> list[Any]:
-    """As they were encoded, whether or not this process knows the operation."""
-    _, *values = msgspec.msgpack.decode(arguments, type=list[Any])
+    """As they were encoded, whether or not this process knows the operation. What a participant of its own
+    kind has encoded otherwise stays as it is."""
+    try:
+        _, *values = msgspec.msgpack.decode(arguments, type=list[Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
+        return [arguments]
     return values
 
 

@@ -93,7 +93,7 @@ def test_when_an_action_is_shown_then_votes_have_their_slots_and_reasons(bank: B
     paid = said(bank, "show", "paid")
     assert paid["operations"][0] == {
         "site": "site-1",
-        "name": "debit",
+        "operation": "debit",
         "arguments": ["ann-1", 10],
         "keys": ["ann-1"],
     }

@@ -76,8 +76,15 @@ def test_when_a_signal_comes_before_a_site_is_registered_then_it_ends(tmp_path: 
         (("--operations", "apps.bank:bank", "--database", "mysql://x/y"), "--database: url: mysql"),
         (("--operations", "apps.bank:bank", "--database", "sqlite://"), "name a file"),
         (
-            ("--operations", "apps.bank:bank", "--database", "sqlite:///x.db", "--run", "apps.bank:total"),
-            "--run: apps.bank:total must be an async function",
+            (
+                "--operations",
+                "apps.bank:bank",
+                "--database",
+                "sqlite:///x.db",
+                "--run",
+                "apps.bank:effect_of",
+            ),
+            "--run: apps.bank:effect_of must be an async function",
         ),
         (("--operations", "apps.bank:bank", "--database", "sqlite:///x.db"), "nowhere.toml"),
     ],

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from apps.actions.errors import OperationDefect, OperationFailed, ResultChanged
-from apps.actions.operations import Operations, seen_of
+from apps.actions.operations import Operations, seen_of, shown, values_of
 from apps.actions.types import Operation
 from rsm.errors import InvalidCall, Rejected
 
@@ -167,3 +167,11 @@ def test_when_a_function_cannot_be_an_operation_then_it_is_refused(
 def test_when_a_name_is_taken_then_the_second_is_refused() -> None:
     with pytest.raises(OperationDefect, match="debit: there is an operation of this name"):
         bank.operation(debit.function)
+
+
+def test_when_arguments_are_shown_then_those_of_another_encoding_stay_as_they_are() -> None:
+    bound = debit("alice", 10)
+    assert values_of(bound.arguments) == ["alice", 10]
+    assert shown("debit", bound.arguments) == "debit('alice', 10)"
+    assert values_of(b"\xc1not ours") == [b"\xc1not ours"]
+    assert values_of(b"\x90") == [b"\x90"]
