@@ -57,6 +57,7 @@ class Ledger(Access[ActionLedger]):
 
     async def bind(self, wanted: Sequence[OperationBody]) -> tuple[Operation, ...]:
         """As the sites know them; each is asked for all of its own at once."""
+        self.check_primary()
         by_site: dict[str, list[int]] = {}
         for place, each in enumerate(wanted):
             by_site.setdefault(each.site, []).append(place)
@@ -75,7 +76,8 @@ class Ledger(Access[ActionLedger]):
         calls = [JsonCall(wanted[place].operation, _json(wanted[place].arguments, place)) for place in places]
         question = msgspec.msgpack.encode(calls)
         try:
-            said = await self.initiator.ask(site, bind_question(site), question, self.timeout)
+            async with asyncio.timeout(self.timeout):
+                said = await self.initiator.ask(site, bind_question(site), question, self.timeout)
         except SiteUnknown as error:
             raise _invalid(f"operations.{places[0]}.site", str(error)) from None
         except SiteUnavailable as error:
@@ -94,8 +96,11 @@ class Ledger(Access[ActionLedger]):
         if not site.is_here:
             return None
         try:
-            said = await self.initiator.ask(site.name, describe_question(site.name), b"", DESCRIBE_SECONDS)
-        except SiteUnavailable:
+            async with asyncio.timeout(DESCRIBE_SECONDS):
+                said = await self.initiator.ask(
+                    site.name, describe_question(site.name), b"", DESCRIBE_SECONDS
+                )
+        except (SiteUnavailable, TimeoutError):
             return None
         return msgspec.msgpack.decode(said, type=list[Described])
 

@@ -302,6 +302,28 @@ def test_when_the_gateway_stops_while_somebody_waits_then_it_is_told_how_the_act
     ask_bank(check, tmp_path)
 
 
+def test_when_no_majority_is_there_then_nothing_is_requested_and_that_is_known(tmp_path: Path) -> None:
+    async def check(place: BankPlace) -> None:
+        slow = place.bank.participants["a"]
+        came = slow.hold("prepare")
+        waiting = asyncio.ensure_future(
+            place.http.post("/v1/actions?wait=3s", json=transfer(1, id="before", timeout_ms=60_000))
+        )
+        await came.wait()
+        for name in ("b", "c"):
+            await place.bank.crash(name)
+        while not place.gateway.parts.access.is_lost:
+            await asyncio.sleep(0.02)
+        problem(await place.http.post("/v1/actions", json=transfer(1, id="lost")), 503, "no_primary")
+        problem(await place.http.get("/v1/actions/before"), 503, "no_primary")
+        problem(await place.http.get("/v1/actions/events?since=0"), 503, "no_primary")
+        answer = await waiting
+        assert (answer.status_code, answer.json()["state"]) == (202, "voting")
+        slow.release("prepare")
+
+    ask_bank(check, tmp_path)
+
+
 def test_when_a_gateway_serves_the_one_then_it_says_why_it_has_nothing_of_the_other(tmp_path: Path) -> None:
     async def check(place: BankPlace) -> None:
         for path in ("/v1/kv", "/v1/kv/a", "/v1/leases", "/v1/locks/x", "/v1/watch"):
