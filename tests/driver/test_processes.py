@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from bench.ports import free_ports
 from tests.driver.member_process import Process, ask_all, config_of
 
 
@@ -12,8 +13,9 @@ from tests.driver.member_process import Process, ask_all, config_of
 def processes(count: int, *, uvloop: bool) -> Iterator[list[Process]]:
     started: list[Process] = []
     try:
-        for _ in range(count):
-            started.append(Process(uvloop=uvloop))  # noqa: PERF401 - what was started must be stopped
+        for port in free_ports(count):
+            address = f"127.0.0.1:{port}"
+            started.append(Process(address, uvloop=uvloop))
         yield started
     finally:
         for process in started:
