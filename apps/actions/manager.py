@@ -483,9 +483,8 @@ async def _error_of(work: Awaitable[None]) -> str:
         await work
     except Exception as error:  # noqa: BLE001 - whatever it is, it is a vote no, or is tried again
         words = words_of(error)
-        return (
-            words
-            if isinstance(error, Rejected | ActionError) and words
-            else f"{type(error).__name__}: {words}"
-        )
+        if not words or not isinstance(error, Rejected | ActionError):
+            words = f"{type(error).__name__}: {words}"
+        # What cannot be sent, or is too large to be, would keep the vote from being ordered.
+        return words[: ActionLedger.limits.reason_max].encode(errors="backslashreplace").decode()
     return ""
