@@ -277,7 +277,14 @@ class _Side(ABC):
 
     def _carry_out(self, seat: _Seat, operations: Sequence[Operation]) -> list[bytes]:
         with seat.lent() as connection:
-            results = self._operations.carry_out(connection, operations)
+            try:
+                results = self._operations.carry_out(connection, operations)
+            except Exception:
+                raise
+            except BaseException as error:  # it would end who waits for the thread, and be no vote
+                raise OperationDefect(
+                    f"an operation has raised {type(error).__name__}; raise an Exception"
+                ) from error
         if not _is_within_transaction(connection):
             raise OperationDefect("an operation has ended the transaction; only the action may do that")
         return results
@@ -421,7 +428,7 @@ class _Sqlite(_Side):
         await self.work.run(self._finish, job)
 
     def _finish(self, job: "_Job") -> None:
-        if not job.is_done:
+        while not job.is_done:  # before it may be those of whom nobody waits any more, and many
             self._do_all([self._jobs.popleft() for _ in range(min(len(self._jobs), TOGETHER_MAX))])
         if job.error is not None:
             raise job.error
