@@ -532,7 +532,7 @@ class ActionLedger(StateMachine):
         if seat is None or since > now:
             return Feed([], since)
         is_reset = since <= 0 or since < seat.forgotten
-        duties = [Duty(Task.RESET, incarnation=seat.incarnation)] if since >= 0 and is_reset else []
+        duties = [Duty(Task.RESET, "", seat.incarnation, (), now)] if since >= 0 and is_reset else []
         behind = 0 if since >= 0 and is_reset else abs(since)
         size, slot = 0, behind
         for change in seat.duties.irange((behind + 1) << CHANGES_SHIFT):
@@ -544,7 +544,7 @@ class ActionLedger(StateMachine):
             duties.append(duty)
             size += sum(map(size_of, duty.operations))
         if is_reset:
-            duties.append(Duty(Task.COMPLETE))
+            duties.append(Duty(Task.COMPLETE, slot=seat.forgotten))
         if seat.since > since:
             duties.append(Duty(Task.OVER, incarnation=seat.since))
         return Feed(duties, now)
