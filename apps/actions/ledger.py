@@ -273,7 +273,8 @@ class ActionLedger(StateMachine):
         self._last_place += 1
         entries = [self._entries[each] for each in members]
         # An id may be used again when its action is forgotten; this name never is.
-        unit = Unit(f"{members[0]}@{self.context.timestamp}", self._last_place, members, {}, ())
+        name = f"{members[0]}@{self.context.timestamp}"
+        unit = Unit(name, self._last_place, members, {}, (), chain=self._chain)
         self._units[unit.name] = unit
         self._placed[unit.place] = unit.name
         for entry in entries:
@@ -557,7 +558,7 @@ class ActionLedger(StateMachine):
         task = Task.PREPARE if part.vote is None else Task.HOLD
         if unit.state is State.COMMITTED:
             task = Task.COMMIT
-        return Duty(task, name, part.incarnation, self._operations_at(unit, site))
+        return Duty(task, name, part.incarnation, self._operations_at(unit, site), chain=unit.chain)
 
     def _set_duty(self, seat: Seat, unit: Unit, part: Part) -> None:
         if part.duty:

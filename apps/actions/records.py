@@ -86,6 +86,7 @@ class Unit(msgspec.Struct):
     dependents: deque[str] = msgspec.field(default_factory=deque)
     missing: int = 0  # votes
     undone: int = 0  # parts
+    chain: int = 0  # in which it took its place
 
 
 class Seat(msgspec.Struct):

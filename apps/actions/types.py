@@ -117,6 +117,7 @@ class Duty(msgspec.Struct, frozen=True):
     incarnation: int = 0
     operations: tuple[Operation, ...] = ()
     slot: int = 0
+    chain: int = 0  # in which the unit took its place
 
 
 # -- effects of a site's core --------------------------------------------------------------------

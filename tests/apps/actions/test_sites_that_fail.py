@@ -19,9 +19,11 @@ from apps.actions.manager import ActionManager
 from apps.actions.sql import SqlParticipant
 from apps.actions.types import Finish, State
 from rsm.errors import OutcomeUnknown, RsmError
+from rsm.operations import ForkWanted
 from rsm.replica import Replica
 from tests.apps.actions.bank import balances, bank, credit, debit, run, total
 from tests.apps.actions.sites import NAMES, Bank, banks, carry_out, until, until_voted
+from tests.rsm.test_operations import chain_of, until_done
 from tests.rsm.test_replica import config, crash, founded, group_of, play
 
 # -- crashes -------------------------------------------------------------------------------------
@@ -221,6 +223,31 @@ def test_when_the_group_begins_anew_then_what_is_prepared_is_in_doubt_until_it_i
                 await manager.settle(unit, commit=commit)
             assert balances(urls["c"])["c"] == (111 if commit else 101)
             assert not (await participants[2].recover()).prepared
+
+    play(main())
+
+
+@pytest.mark.parametrize("step", ["commit", "committed"])
+def test_when_the_group_goes_on_in_another_chain_then_what_was_committed_before_is_applied_once(
+    tmp_path: Path, step: str
+) -> None:
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            manager, replica = made.managers["c"], made.replicas[2]
+            came = made.participants["c"].hold(step)  # it is on the disk there, or not
+            await carry_out(made.managers["a"].action("late"), a=debit("a", 10), c=credit("c", 10))
+            await came.wait()
+            await asyncio.gather(made.crash("a"), made.crash("b"))
+            await until_done(replica, ForkWanted(chain_of(replica)))
+            made.participants["c"].errors[step] = ParticipantError("not yet")
+            made.participants["c"].release(step)
+            await until(lambda: manager._chain == chain_of(replica))
+            made.participants["c"].errors.clear()
+            while (found := await reported(manager, "late", "c")).error or not found.timestamp:
+                await asyncio.sleep(0.01)
+            assert manager.in_doubt == {}
+            assert balances(made.urls["c"]) == {"c": 110}
+            await carry_out(manager.action(), c=credit("c", 1))  # nothing is in its way
 
     play(main())
 
