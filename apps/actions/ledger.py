@@ -273,7 +273,8 @@ class ActionLedger(StateMachine):
         self._last_place += 1
         entries = [self._entries[each] for each in members]
         # An id may be used again when its action is forgotten; this name never is.
-        unit = Unit(f"{members[0]}@{self.context.timestamp}", self._last_place, members, {}, ())
+        name = f"{members[0]}@{self.context.timestamp}"
+        unit = Unit(name, self._last_place, members, {}, (), chain=self._chain)
         self._units[unit.name] = unit
         self._placed[unit.place] = unit.name
         for entry in entries:
@@ -532,7 +533,7 @@ class ActionLedger(StateMachine):
         if seat is None or since > now:
             return Feed([], since)
         is_reset = since <= 0 or since < seat.forgotten
-        duties = [Duty(Task.RESET, incarnation=seat.incarnation)] if since >= 0 and is_reset else []
+        duties = [Duty(Task.RESET, "", seat.incarnation, (), now)] if since >= 0 and is_reset else []
         behind = 0 if since >= 0 and is_reset else abs(since)
         size, slot = 0, behind
         for change in seat.duties.irange((behind + 1) << CHANGES_SHIFT):
@@ -544,7 +545,7 @@ class ActionLedger(StateMachine):
             duties.append(duty)
             size += sum(map(size_of, duty.operations))
         if is_reset:
-            duties.append(Duty(Task.COMPLETE))
+            duties.append(Duty(Task.COMPLETE, slot=seat.forgotten))
         if seat.since > since:
             duties.append(Duty(Task.OVER, incarnation=seat.since))
         return Feed(duties, now)
@@ -557,7 +558,7 @@ class ActionLedger(StateMachine):
         task = Task.PREPARE if part.vote is None else Task.HOLD
         if unit.state is State.COMMITTED:
             task = Task.COMMIT
-        return Duty(task, name, part.incarnation, self._operations_at(unit, site))
+        return Duty(task, name, part.incarnation, self._operations_at(unit, site), chain=unit.chain)
 
     def _set_duty(self, seat: Seat, unit: Unit, part: Part) -> None:
         if part.duty:

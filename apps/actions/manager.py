@@ -82,6 +82,7 @@ class ActionManager(Initiator):
         self._participant = participant
         self._core = SiteCore()
         self._chain = 0
+        self._older: dict[str, int] = {}  # committed units of chains before, and these
         self._attempts = asyncio.Semaphore(ATTEMPTS_AT_ONCE)
         binder = Binder(participant.operations)
         desk = Desk(lambda: self.in_doubt, lambda unit, commit: self.settle(unit, commit=commit))
@@ -238,6 +239,7 @@ class ActionManager(Initiator):
         self._reports.clear()
         self._done.clear()
         self._pauses.clear()
+        self._older.clear()
         self._chain = chain
         found = await self._recover()
         self._recovered = tuple(each.unit.name for each in found.prepared if each.unit.chain == chain)
@@ -274,7 +276,7 @@ class ActionManager(Initiator):
             self._forgettable.append(unit)
         else:
             await self._participant.abort(unit)
-        del self.in_doubt[unit]
+        self.in_doubt.pop(unit, None)
         log.warning("settled by hand", site=self.site, unit=unit.name, committed=commit)
 
     # -- duties ----------------------------------------------------------------------------------
@@ -290,11 +292,24 @@ class ActionManager(Initiator):
                     self._ready.set_result(None)
             elif self._listed is not None:
                 self._listed[duty.unit] = None
+            if duty.task is Task.COMMIT and duty.chain != self._chain:
+                self._bring_along(Unit(duty.unit, duty.chain))
         self._do(self._core.hear(page))
+
+    def _bring_along(self, unit: Unit) -> None:
+        """It was committed in a chain before, and the ledger still knows that: there is no doubt."""
+        self._older[unit.name] = unit.chain
+        if self.in_doubt.pop(unit, None) is not None:
+            log.warning(
+                "not in doubt any more: the ledger has it as committed", site=self.site, unit=unit.name
+            )
+
+    def _unit(self, name: str) -> Unit:
+        return Unit(name, self._older.get(name, self._chain))
 
     def _forget_others(self, listed: dict[str, None]) -> None:
         """Marks that were found and that the ledger does not ask for: it was told before the crash."""
-        needed = {Unit(name, self._chain) for name in listed}
+        needed = set(map(self._unit, listed))
         self._forgettable.extend(unit for unit in self._marks if unit not in needed)
         self._marks = {}
 
@@ -339,13 +354,13 @@ class ActionManager(Initiator):
                 self._running.cancel()
 
     async def _prepare(self, core: SiteCore, unit: str, operations: tuple[Operation, ...]) -> None:
-        error = await _error_of(self._participant.prepare(Unit(unit, self._chain), operations))
+        error = await _error_of(self._participant.prepare(self._unit(unit), operations))
         self._heed(core, lambda: core.prepared(unit, error))
 
     async def _commit(self, core: SiteCore, unit: str, operations: tuple[Operation, ...]) -> None:
         error = ""
         if unit not in self._done:
-            error = await _error_of(self._participant.commit(Unit(unit, self._chain), operations))
+            error = await _error_of(self._participant.commit(self._unit(unit), operations))
         if error:
             self._say_once("a committed unit cannot be applied here, and is tried again", error, unit=unit)
         else:
@@ -357,7 +372,7 @@ class ActionManager(Initiator):
         self._heed(core, lambda: core.committed(unit, error))
 
     async def _abort_here(self, core: SiteCore, unit: str) -> None:
-        error = await _error_of(self._participant.abort(Unit(unit, self._chain)))
+        error = await _error_of(self._participant.abort(self._unit(unit)))
         if error:
             self._say_once("an aborted unit cannot be undone here, and is tried again", error, unit=unit)
         else:
@@ -409,27 +424,33 @@ class ActionManager(Initiator):
                 some = list(self._reports.items())[:REPORTS_MAX]
                 try:
                     await self.ledger.finished(self.site, core.incarnation, some)
+                    applied = [unit for unit, error in some if not error]
                 except Rejected as refusal:  # another registration tells what is missing
                     log.debug("reports do not count", why=refusal.message)
+                    applied = []
                 except (RsmError, OrderingError) as error:
                     self._say_once("finished units are not reported yet", error)
                     if self._over.done():
                         return
                     pause = min(2 * pause, PAUSE_SECONDS_MAX)
                     continue
-                else:
-                    self._reported(core, some)
+                if core is not self._core:
+                    break
+                self._reported(core, applied)
                 pause = REPORT_SECONDS
                 for unit, told in some:
                     if self._reports.get(unit) == told:
                         del self._reports[unit]
         finally:
             self._reporting = None
+            if core is not self._core and self._reports and not self._over.done():  # those of another chain
+                self._reporting = self._spawn(self._report(self._core))
 
-    def _reported(self, core: SiteCore, reports: list[tuple[str, str]]) -> None:
-        applied = [unit for unit, error in reports if not error]
+    def _reported(self, core: SiteCore, applied: list[str]) -> None:
         self._heed(core, lambda: core.reported(applied))
-        self._forgettable.extend(Unit(unit, self._chain) for unit in applied)
+        self._forgettable.extend(map(self._unit, applied))
+        for unit in applied:
+            self._older.pop(unit, None)
         if len(self._forgettable) >= REPORTS_MAX:
             some, self._forgettable = self._forgettable, []
             self._spawn(self._forget(some))
@@ -483,9 +504,8 @@ async def _error_of(work: Awaitable[None]) -> str:
         await work
     except Exception as error:  # noqa: BLE001 - whatever it is, it is a vote no, or is tried again
         words = words_of(error)
-        return (
-            words
-            if isinstance(error, Rejected | ActionError) and words
-            else f"{type(error).__name__}: {words}"
-        )
+        if not words or not isinstance(error, Rejected | ActionError):
+            words = f"{type(error).__name__}: {words}"
+        # What cannot be sent, or is too large to be, would keep the vote from being ordered.
+        return words[: ActionLedger.limits.reason_max].encode(errors="backslashreplace").decode()
     return ""

@@ -1,6 +1,7 @@
 """How do actions stand? One look at the ledger's changes serves everybody in a process who waits."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeAlias
@@ -17,6 +18,7 @@ Through: TypeAlias = Replica[ActionLedger] | Client[ActionLedger]
 Condition: TypeAlias = Callable[[Action], bool]
 
 PAUSE_SECONDS: Final = 0.1
+LOOK_SECONDS: Final = 5.0  # who waits for longer has its action looked at by itself
 _UNKNOWN: Final = "the ledger knows no such action, or not any more"
 
 
@@ -91,7 +93,7 @@ class Outcomes:
         watch = Watch()
         self._watches.setdefault(action, []).append(watch)
         if self._following is None:
-            self._following = asyncio.get_running_loop().create_task(self._follow())
+            self._following = asyncio.get_running_loop().create_task(self._attend())
         try:
             yield watch
         finally:
@@ -126,6 +128,24 @@ class Outcomes:
             for watch in watches:
                 watch.fail(unknown)
 
+    async def _attend(self) -> None:
+        looking = asyncio.get_running_loop().create_task(self._look_again())
+        try:
+            await self._follow()
+        finally:
+            looking.cancel()
+
+    async def _look_again(self) -> None:
+        """What was forgotten before it was heard of is among no changes: a process that was paused, say."""
+        while True:
+            waiting = {each: list(watches) for each, watches in self._watches.items()}
+            await asyncio.sleep(LOOK_SECONDS)
+            with contextlib.suppress(OrderingError, RsmError, TimeoutError):  # as who follows finds out
+                for action, watches in waiting.items():
+                    left = [each for each in self._watches.get(action, ()) if each in watches]
+                    if left:
+                        await self._read(action, left)
+
     async def _follow(self) -> None:
         try:
             while True:
@@ -151,13 +171,18 @@ class Outcomes:
         """How everything stands that is watched; gives the slot from which on changes are to be followed."""
         since: int | None = None
         for action, watches in list(self._watches.items()):
-            # Of those the read misses nothing; others may be requested while it is under way.
-            known = [each for each in watches if each.latest is not None and not is_decided(each.latest)]
-            read = await self._proxy.reading("action", action)
-            since = read.timestamp if since is None else min(since, read.timestamp)
-            if read.value is not None:
-                self._tell(read.value)
-                continue
+            timestamp = await self._read(action, watches)
+            since = timestamp if since is None else min(since, timestamp)
+        return since or 0
+
+    async def _read(self, action: str, watches: list[Watch]) -> int:
+        """Tell how it stands; gives as of which slot."""
+        # Of those the read misses nothing; others may be requested while it is under way.
+        known = [each for each in watches if each.latest is not None]
+        read = await self._proxy.reading("action", action)
+        if read.value is not None:
+            self._tell(read.value)
+        else:
             for watch in known:
                 watch.fail(OutcomeUnknown(_UNKNOWN))
-        return since or 0
+        return read.timestamp

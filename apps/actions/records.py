@@ -12,6 +12,7 @@ from rsm.state_machine import GroupView
 
 MIB: Final = 1 << 20
 OPERATION_BYTES: Final = 100  # of an operation beside its texts, and of an action
+KEY_BYTES: Final = 100  # of a key beside its text: each has a line of those that wait for it
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -85,6 +86,7 @@ class Unit(msgspec.Struct):
     dependents: deque[str] = msgspec.field(default_factory=deque)
     missing: int = 0  # votes
     undone: int = 0  # parts
+    chain: int = 0  # in which it took its place
 
 
 class Seat(msgspec.Struct):
@@ -117,8 +119,10 @@ class Seat(msgspec.Struct):
 
 def size_of(operation: Operation) -> int:
     """In bytes, or nearly: characters of texts."""
-    texts = (operation.site, operation.name, *(operation.keys or ()))
-    return OPERATION_BYTES + sum(map(len, texts)) + len(operation.arguments) + len(operation.seen)
+    keys = operation.keys or ()
+    texts = (operation.site, operation.name, *keys)
+    own = OPERATION_BYTES + KEY_BYTES * len(keys)
+    return own + sum(map(len, texts)) + len(operation.arguments) + len(operation.seen)
 
 
 def keys_of(operations: tuple[Operation, ...]) -> tuple[str, ...] | None:

@@ -78,6 +78,7 @@ class SiteCore:
         self._queue = Queue()
         self._last_place = 0
         self._listed: dict[str, Duty] | None = None  # between RESET and COMPLETE
+        self._listed_at = 0  # the slot of RESET
         self._out: list[SiteEffect] = []
 
     # -- what happens ----------------------------------------------------------------------------
@@ -99,7 +100,10 @@ class SiteCore:
                 case Task.RESET:
                     if duty.incarnation < self.incarnation:
                         raise ValueError("the ledger that was asked does not know of the registration yet")
-                    self._listed = {}
+                    self._listed, self._listed_at = {}, duty.slot
+                case Task.COMPLETE if duty.slot > self._listed_at:
+                    self._listed = None  # what an earlier page has may be aborted since, and nobody tells
+                    self._out.append(Register())
                 case Task.COMPLETE:
                     self._complete()
                 case Task.OVER:

@@ -48,6 +48,7 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy import text as sql
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import URL, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import NullPool
@@ -277,7 +278,14 @@ class _Side(ABC):
 
     def _carry_out(self, seat: _Seat, operations: Sequence[Operation]) -> list[bytes]:
         with seat.lent() as connection:
-            results = self._operations.carry_out(connection, operations)
+            try:
+                results = self._operations.carry_out(connection, operations)
+            except Exception:
+                raise
+            except BaseException as error:  # it would end who waits for the thread, and be no vote
+                raise OperationDefect(
+                    f"an operation has raised {type(error).__name__}; raise an Exception"
+                ) from error
         if not _is_within_transaction(connection):
             raise OperationDefect("an operation has ended the transaction; only the action may do that")
         return results
@@ -421,7 +429,7 @@ class _Sqlite(_Side):
         await self.work.run(self._finish, job)
 
     def _finish(self, job: "_Job") -> None:
-        if not job.is_done:
+        while not job.is_done:  # before it may be those of whom nobody waits any more, and many
             self._do_all([self._jobs.popleft() for _ in range(min(len(self._jobs), TOGETHER_MAX))])
         if job.error is not None:
             raise job.error
@@ -510,6 +518,7 @@ class _Postgres(_Side):
             kept = self._all_kept(connection)
             for each in kept:  # a crash came before the preparation, or behind the commit
                 if self._gid(each.unit) not in there:
+                    self._outwait(self.work, each.unit)
                     connection.execute(delete(intents).where(_of(intents, each.unit)))
             marks = self._all_applied(connection)
             self.work.say("COMMIT")
@@ -570,7 +579,16 @@ class _Postgres(_Side):
         except DBAPIError as error:
             if _state_of(error) != _NO_SUCH_OBJECT:
                 raise
+            with seat.transaction("BEGIN"):
+                self._outwait(seat, unit)
         self._let_go(seat, unit)
+
+    def _outwait(self, seat: _Seat, unit: Unit) -> None:
+        """Where a connection breaks the server may still be about to prepare what came over it. Whoever does
+        that has inserted the unit's mark: to insert it too waits for that, and fails if it is prepared."""
+        seat.say("SAVEPOINT rsm_outwait")
+        seat.connection.execute(postgresql.insert(applied).values(_row(unit)).on_conflict_do_nothing())
+        seat.say("ROLLBACK TO rsm_outwait")
 
     def _let_go(self, seat: _Seat, unit: Unit) -> None:
         with seat.transaction("BEGIN") as connection:

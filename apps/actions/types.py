@@ -109,12 +109,15 @@ class Task(StrEnum):
 
 
 class Duty(msgspec.Struct, frozen=True):
-    """What a site has to do for a unit, as of a slot. Operations are this site's, in order."""
+    """What a site has to do for a unit, as of a slot. Operations are this site's, in order. ``slot``: of
+    RESET, as of which all duties follow; of COMPLETE, up to which aborts are forgotten."""
 
     task: Task
     unit: str = ""
     incarnation: int = 0
     operations: tuple[Operation, ...] = ()
+    slot: int = 0
+    chain: int = 0  # in which the unit took its place
 
 
 # -- effects of a site's core --------------------------------------------------------------------
@@ -155,8 +158,8 @@ class RetryLater(msgspec.Struct, frozen=True):
 
 
 class Register(msgspec.Struct, frozen=True):
-    """The registration is over: order another, and call ``begin`` with what that gave. If the ledger says
-    that the name is somebody else's by now, this process is superseded."""
+    """The registration is over, or of no use: order another, and call ``begin`` with what that gave. If the
+    ledger says that the name is somebody else's by now, this process is superseded."""
 
 
 SiteEffect: TypeAlias = Prepare | Commit | Abort | CastVote | ReportFinished | RetryLater | Register

@@ -1,5 +1,6 @@
 """What the order says of actions."""
 
+import tracemalloc
 from itertools import permutations
 
 import msgspec
@@ -352,6 +353,18 @@ def test_when_the_group_begins_anew_then_nothing_undecided_goes_on() -> None:
 
 
 # -- bounds --------------------------------------------------------------------------------------
+
+
+def test_when_an_action_has_many_short_keys_then_what_they_hold_counts() -> None:
+    group = Group()
+    many = [at("a", *(f"{n:x}" for n in range(first, first + 1000))) for first in range(0, 100_000, 1000)]
+    with group.refused("bad_request"):
+        group.ledger.request(new("x", *many))
+    tracemalloc.start()
+    group.request("x", *many[:9])
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held < 8 * group.ledger._bytes
 
 
 def test_what_is_too_much_is_refused() -> None:

@@ -85,6 +85,38 @@ def test_when_the_chain_changes_and_the_action_is_gone_then_its_outcome_is_unkno
     play(main())
 
 
+def test_when_an_action_that_was_decided_is_gone_then_nobody_waits_for_its_end() -> None:
+    async def main() -> None:
+        watching, ledger = outcomes()
+        with watching.watch("x") as watch:
+            ledger.reads.put_nowait(Fresh(action(State.COMMITTED), 4, 0.0))
+            ledger.feeds.put_nowait(ChainChanged("another"))
+            ledger.reads.put_nowait(Fresh(None, 1, 0.0))
+            with pytest.raises(OutcomeUnknown, match="knows no such action"):
+                await watch.until(is_finished)
+            assert (await watch.until(is_decided)).state is State.COMMITTED
+
+    play(main())
+
+
+def test_when_an_action_is_forgotten_before_its_decision_is_heard_then_nobody_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("apps.actions.outcomes.LOOK_SECONDS", 0.01)
+
+    async def main() -> None:
+        watching, ledger = outcomes()
+        with watching.watch("x") as watch:
+            ledger.reads.put_nowait(Fresh(action(State.VOTING), 4, 0.0))
+            ledger.reads.put_nowait(NoPrimary("alone"))
+            ledger.reads.put_nowait(Fresh(None, 9, 0.0))  # and there are no changes of it any more
+            with pytest.raises(OutcomeUnknown, match="knows no such action, or not any more"):
+                await watch.until(is_decided)
+        assert ledger.followed_from == [4]
+
+    play(main())
+
+
 def test_when_a_replica_is_cut_off_then_who_waits_goes_on_waiting() -> None:
     async def main() -> None:
         watching, ledger = outcomes()

@@ -4,6 +4,8 @@ from random import Random
 
 import pytest
 
+from apps.actions.ledger import ActionLedger
+from apps.actions.records import Limits
 from apps.actions.site import SiteCore
 from apps.actions.types import (
     Abort,
@@ -247,3 +249,29 @@ class _Life:
                     self._take(core.reported([unit]))
             case RetryLater(unit):
                 self._take(core.retry(unit))
+
+
+def test_when_aborts_are_forgotten_between_two_pages_then_it_begins_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("apps.actions.ledger.LISTED_MAX", 3)
+
+    class Small(ActionLedger):
+        limits = Limits(aborts_kept_max=2)
+
+    group, core = Group(Small), SiteCore()
+    for key in "123456":
+        group.request(key, at("a", key), at("b", key))
+        group.vote(key, "a")
+    units = [group.of(key).unit for key in "123456"]
+    core.begin(group.register("a", 1), units)
+    page = group.ledger.duties(0, "a")
+    assert core.hear(page) == []
+    group.register("b", 2)  # none of them can be committed any more
+    assert core.hear(group.ledger.duties(page.position, "a")) == [Register()]
+    core.begin(group.register("a", 1), ())
+    page, effects = Feed([], 0), []
+    while page.position != group.context.timestamp:
+        page = group.ledger.duties(page.position, "a")
+        effects += core.hear(page)
+    assert effects == [Abort(unit) for unit in units]

@@ -19,9 +19,11 @@ from apps.actions.manager import ActionManager
 from apps.actions.sql import SqlParticipant
 from apps.actions.types import Finish, State
 from rsm.errors import OutcomeUnknown, RsmError
+from rsm.operations import ForkWanted
 from rsm.replica import Replica
 from tests.apps.actions.bank import balances, bank, credit, debit, run, total
-from tests.apps.actions.sites import NAMES, Bank, banks, until, until_voted
+from tests.apps.actions.sites import NAMES, Bank, banks, carry_out, until, until_voted
+from tests.rsm.test_operations import chain_of, until_done
 from tests.rsm.test_replica import config, crash, founded, group_of, play
 
 # -- crashes -------------------------------------------------------------------------------------
@@ -225,6 +227,31 @@ def test_when_the_group_begins_anew_then_what_is_prepared_is_in_doubt_until_it_i
     play(main())
 
 
+@pytest.mark.parametrize("step", ["commit", "committed"])
+def test_when_the_group_goes_on_in_another_chain_then_what_was_committed_before_is_applied_once(
+    tmp_path: Path, step: str
+) -> None:
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            manager, replica = made.managers["c"], made.replicas[2]
+            came = made.participants["c"].hold(step)  # it is on the disk there, or not
+            await carry_out(made.managers["a"].action("late"), a=debit("a", 10), c=credit("c", 10))
+            await came.wait()
+            await asyncio.gather(made.crash("a"), made.crash("b"))
+            await until_done(replica, ForkWanted(chain_of(replica)))
+            made.participants["c"].errors[step] = ParticipantError("not yet")
+            made.participants["c"].release(step)
+            await until(lambda: manager._chain == chain_of(replica))
+            made.participants["c"].errors.clear()
+            while (found := await reported(manager, "late", "c")).error or not found.timestamp:
+                await asyncio.sleep(0.01)
+            assert manager.in_doubt == {}
+            assert balances(made.urls["c"]) == {"c": 110}
+            await carry_out(manager.action(), c=credit("c", 1))  # nothing is in its way
+
+    play(main())
+
+
 # -- databases that fail -------------------------------------------------------------------------
 
 
@@ -347,5 +374,31 @@ def test_when_the_core_meets_a_defect_then_the_manager_ends_with_it(
             with pytest.raises(AssertionError, match="a defect"):
                 await made.managers["b"].ended()
             run(made.urls["b"], "SELECT 1")
+
+    play(main())
+
+
+# -- errors that are odd -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", ["x" * 5_000_000, "no such file: \udcff"], ids=["long", "no text"])
+def test_when_an_error_cannot_be_sent_as_it_is_then_votes_and_reports_come_all_the_same(
+    tmp_path: Path, words: str
+) -> None:
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            manager, errors = made.managers["a"], made.participants["b"].errors
+            errors["prepare"] = ValueError(words)
+            with pytest.raises(ActionAborted, match=r"b voted no: ValueError: (xxx|no such file)"):
+                await carry_out(manager.action(), a=debit("a", 10), b=credit("b", 10))
+            del errors["prepare"]
+            errors["commit"] = ValueError(words)
+            action = manager.action("late")
+            await carry_out(action, a=debit("a", 10), b=credit("b", 10))
+            while not any(each.error for each in (await manager.outcome("late")).finished):
+                await asyncio.sleep(0.01)
+            del errors["commit"]
+            await action.finished()
+            assert made.found == [90, 110, 100]
 
     play(main())

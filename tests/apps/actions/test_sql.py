@@ -4,19 +4,20 @@ import asyncio
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import Connection, create_engine
 from sqlalchemy import text as sql
 
 from apps.actions.errors import NotPrepared, OperationDefect, OperationFailed, ParticipantError, ResultChanged
-from apps.actions.operations import seen_of
+from apps.actions.operations import Operations, seen_of
 from apps.actions.participant import Prepared, Recovered, Unit
-from apps.actions.sql import SqlParticipant
+from apps.actions.sql import TOGETHER_MAX, SqlParticipant
 from apps.actions.types import Operation
 from rsm.errors import Rejected
 from tests.apps.actions.bank import (
@@ -499,6 +500,69 @@ def test_when_the_answer_to_a_preparation_is_lost_then_it_is_undone(server: Serv
                 await participant.prepare(UNIT, OPERATIONS)
             assert await participant.recover() == Recovered()
             run(url, "UPDATE accounts SET balance = 3 WHERE name = 'alice'")  # nothing is held
+
+    play(main())
+
+
+# -- many in one transaction ---------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def held_up(participant: SqlParticipant) -> AsyncIterator[None]:
+    """Its thread does nothing until this is left; what comes meanwhile shares a transaction."""
+    gate = threading.Event()
+    blocked = asyncio.ensure_future(participant._side.work.run(gate.wait))
+    await asyncio.sleep(0)
+    try:
+        yield
+    finally:
+        gate.set()
+        await blocked
+
+
+async def begun(work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+    task = asyncio.ensure_future(work)
+    await asyncio.sleep(0)
+    return task
+
+
+def test_when_many_before_it_were_cancelled_then_what_is_prepared_is_there(tmp_path: Path) -> None:
+    url = sqlite(tmp_path / "bank.db", alice=15)
+
+    async def main() -> None:
+        async with opened(url) as participant:
+            async with held_up(participant):
+                others = [await begun(participant.abort(Unit(str(n), 1))) for n in range(TOGETHER_MAX + 1)]
+                for each in others:
+                    each.cancel()
+                await asyncio.wait(others)
+                preparing = await begun(participant.prepare(UNIT, OPERATIONS))
+            await preparing
+            assert (await participant.recover()).prepared == (Prepared(UNIT, OPERATIONS),)
+
+    play(main())
+
+
+def test_when_an_operation_raises_no_exception_then_it_alone_has_failed(tmp_path: Path) -> None:
+    url = sqlite(tmp_path / "bank.db", alice=15)
+    odd = Operations()
+
+    @odd.operation(keys=("how",))
+    def leave(connection: Connection, how: str) -> None:
+        if how == "oddly":
+            raise asyncio.CancelledError
+
+    async def main() -> None:
+        participant = SqlParticipant(url, odd)
+        await participant.open()
+        async with held_up(participant):
+            one = await begun(participant.prepare(UNIT, [leave("oddly").at("a")]))
+            two = await begun(participant.prepare(OTHER, [leave("well").at("a")]))
+        with pytest.raises(OperationDefect, match="has raised CancelledError"):
+            await one
+        await two
+        assert [each.unit for each in (await participant.recover()).prepared] == [OTHER]
+        await participant.close()
 
     play(main())
 
