@@ -442,7 +442,7 @@ class Writer:
         if kind in _FIXED or kind is bytes:
             return [0, value]
         if kind is str:
-            return [1, text_bytes(value)]
+            return [Leaf.TEXT, text_bytes(value)]
         if kind in ATOM_BYTES:
             code, convert = ATOM_BYTES[kind]
             return [code, convert(value)]

@@ -156,6 +156,15 @@ def test_however_large_a_state_is_then_no_step_of_freezing_it_looks_at_many_valu
     assert writer.most <= STEP_ITEMS + 4 * RUN_ITEMS
 
 
+def test_numbers_and_texts_of_the_same_bytes_have_places_of_their_own_in_a_set() -> None:
+    one: set[Any] = {*map(chr, range(128)), *range(128)}
+    other: set[Any] = set(range(50_000))  # a larger table, hence another order
+    other |= one
+    other -= set(range(128, 50_000))
+    assert list(one) != list(other)
+    assert b"".join(VALUES.dump({"": one})) == b"".join(VALUES.dump({"": other}))
+
+
 @pytest.mark.parametrize("kind", [set, frozenset])
 def test_however_the_elements_of_a_large_set_came_there_then_its_bytes_are_the_same(kind: type) -> None:
     elements: list[Any] = [*range(6_000), *((number, str(number)) for number in range(100)), *"abc", b"d"]
