@@ -199,3 +199,17 @@ class ActionBody(Model):
     depends: list[Name] = Field(default_factory=list, max_length=LIMITS.depends_max)
     timeout_ms: Annotated[int, Field(ge=1, le=LIMITS.timeout_ms_max, strict=True)] = TIMEOUT_MS
     commit: bool = True
+
+
+class AddBody(Model):
+    """``behind``: how many operations the action has, as far as the caller knows. With it the request may be
+    repeated, and is carried out once."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"operations": [{"site": "b", "operation": "credit", "arguments": ["bob", 10]}]}]
+        }
+    )
+
+    operations: Annotated[list[OperationBody], Field(min_length=1, max_length=LIMITS.operations_max)]
+    behind: Annotated[int, Field(ge=0, le=LIMITS.operations_max, strict=True)] | None = None

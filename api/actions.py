@@ -6,12 +6,13 @@ The gateway has none of the operations: a site that has them binds what comes as
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from hashlib import blake2b
 from typing import Any, Final
 
 import msgspec
 
 from api import action_schemas as shapes
-from api.action_schemas import OperationBody
+from api.action_schemas import ActionBody, OperationBody
 from api.problems import Problem, problem_of, where
 from api.store import Access, App
 from api.watches import Page, Source, Told
@@ -28,10 +29,12 @@ from rsm.proxy import Consistency, Fresh
 
 INITIATOR: Final = "http"
 DESCRIBE_SECONDS: Final = 2.0
+DIGEST_BYTES: Final = 16
 _CODES: Final = {
     "exists": "action_exists",
     "unknown": "action_not_found",
     "decided": "action_decided",
+    "changed": "action_changed",
     "away": "site_away",
     "behind": "site_behind",
 }
@@ -111,8 +114,20 @@ class Ledger(Access[ActionLedger]):
 
 
 def is_same(there: Action, wanted: NewAction) -> bool:
-    """Whether an action is the one that is asked for, as far as it does anything."""
+    """Whether an action is the one that is asked for, in the same words, or as far as it does anything."""
+    if wanted.asked and there.asked == wanted.asked:
+        return True
     return there.operations == wanted.operations and there.depends == tuple(dict.fromkeys(wanted.depends))
+
+
+def asked_for(wanted: ActionBody) -> bytes:
+    """The same for the same JSON, in whichever order its members come; it needs no site to tell."""
+    said = wanted.model_dump(include={"operations", "depends"})
+    try:
+        words = msgspec.json.encode(said, order="deterministic")
+    except (ValueError, OverflowError, RecursionError):  # to bind it fails too, and says where
+        return b""
+    return blake2b(words, digest_size=DIGEST_BYTES).digest()
 
 
 def refusal_of(refusal: Rejected, action: str) -> Problem:
@@ -124,6 +139,7 @@ def refusal_of(refusal: Rejected, action: str) -> Problem:
     words = {
         "unknown": f"there is no action {action!r}, or it is long over",
         "decided": f"action {action!r} is {detail.get('state')}",
+        "changed": f"action {action!r} has other operations behind the first {detail.get('behind')}",
     }.get(refusal.message) or str(RequestRefused(action, refusal.message, detail))
     headers = where(refusal.timestamp, refusal.replica, refusal.view) if refusal.timestamp else None
     return Problem(code, words, headers=headers, **detail)

@@ -55,6 +55,7 @@ KINDS: Final[dict[str, Kind]] = {
     "no_log": Kind(409, "The replicas keep no log"),
     "action_aborted": Kind(409, "The action was aborted"),
     "action_exists": Kind(409, "There is another action of this id"),
+    "action_changed": Kind(409, "Somebody else has added operations"),
     "action_decided": Kind(409, "The action is decided"),
     "compacted": Kind(410, "That much history is not retained"),
     "conflict": Kind(412, "The key is at another revision"),

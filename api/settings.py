@@ -19,7 +19,7 @@ from ordering.errors import ConfigurationError
 from ordering.transports.addresses import is_loopback, parse_endpoint
 from rsm.config import load_settings
 
-_FILES = ("tokens", "tls_cert", "tls_key")
+_FILES = ("tokens", "tls_cert", "tls_key", "recording")
 
 
 class GatewaySettings(BaseSettings):
@@ -53,6 +53,7 @@ class GatewaySettings(BaseSettings):
     watch_events_max: Annotated[int, Field(ge=1, description="Events that wait for a watcher.")] = 1000
     watch_bytes_max: Annotated[int, Field(ge=1, description="Bytes that wait for a watcher.")] = 4 << 20
     survey_ms: Annotated[int, Field(ge=0, description="A survey of the group is that old at most.")] = 200
+    recording: Annotated[Path | None, Field(description="Where to record what its callers see.")] = None
     demo: Annotated[Path | None, Field(description="The socket of a demo's supervisor.")] = None
     drain_s: Annotated[int, Field(ge=0, description="A stop waits so long for what is under way.")] = 5
 

@@ -20,7 +20,7 @@ from apps.actions import (
     State,
     Unit,
 )
-from apps.actions.doubts import ONLY_LOOK, Doubt, Question, ask_doubts
+from apps.actions.doubts import ONLY_LOOK, Doubt, Doubts, Question, Settled, ask_doubts
 from apps.actions.outcomes import is_finished
 from cli.action_words import doubt_line, line_of, row_of, said_of, said_of_site, told
 from cli.asking import SiteFile, client_of, load_site
@@ -208,7 +208,7 @@ async def _doubts_or_none(client: Ledger, site: SiteState) -> list[Doubt] | None
     if not site.is_here or not site.address:
         return None
     try:
-        return await ask_doubts(client, site.name, site.address, ASK_SECONDS)
+        return list((await ask_doubts(client, site.name, site.address, ASK_SECONDS)).left)
     except AskError:
         return None
 
@@ -312,20 +312,27 @@ def settle(
     you do the opposite, the action is done at some sites and not at
     others[/bold]: nothing here can see that, or repair it.
 
-    Exit codes: 0 done, 1 not done, 2 a wrong call, 4 the outcome is unknown.
+    Exit codes: 0 done, 1 not done, 2 a wrong call, 4 the outcome is unknown:
+    it may go on there. To say the same again is safe.
 
       rsm actions settle berlin transfer-42@17 --commit -c site-1.toml
     """
     doubts = _asked(config, timeout, lambda client: _doubts_at(client, site, timeout))
     if unit is None:
-        for each in doubts:
+        for each in doubts.left:
             typer.echo(doubt_line(each))
-        if not doubts:
+        if not doubts.left:
             messages.print(f"nothing is in doubt at {site}", markup=False)
         return
     doubt = _chosen(doubts, site, unit, chain)
     if is_commit is None:
         refuse("--commit, --abort: say what is to be done with it")
+    if isinstance(doubt, Settled):
+        words = f"{unit} is {'committed' if doubt.committed else 'aborted'} at {site}"
+        if doubt.committed is not is_commit:
+            refuse(f"{words} since before; that cannot be changed", 1)
+        typer.echo(f"settled before: {words}")
+        return
     is_meant(
         f"in doubt at {site}: {doubt_line(doubt)}\n"
         f"If another site has {'aborted' if is_commit else 'committed'} it, this breaks the action in two:"
@@ -337,10 +344,11 @@ def settle(
     typer.echo(f"settled: {doubt.unit} is {'committed' if is_commit else 'aborted'} at {site}")
 
 
-def _chosen(doubts: list[Doubt], site: str, unit: str, chain: str) -> Doubt:
-    named = [each for each in doubts if each.unit == unit and chain in {"", f"{each.chain:x}"}]
+def _chosen(doubts: Doubts, site: str, unit: str, chain: str) -> Doubt | Settled:
+    both: tuple[Doubt | Settled, ...] = (*doubts.left, *doubts.settled)
+    named = [each for each in both if each.unit == unit and chain in {"", f"{each.chain:x}"}]
     if not named:
-        words = ", ".join(each.unit for each in doubts) or "nothing"
+        words = ", ".join(each.unit for each in doubts.left) or "nothing"
         refuse(f"{unit}: is not in doubt at {site}; there is: {words}", 1)
     if len(named) > 1:
         chains = ", ".join(f"{each.chain:x}" for each in named)
@@ -348,9 +356,7 @@ def _chosen(doubts: list[Doubt], site: str, unit: str, chain: str) -> Doubt:
     return named[0]
 
 
-async def _doubts_at(
-    client: Ledger, site: str, timeout: float, question: Question = ONLY_LOOK
-) -> list[Doubt]:
+async def _doubts_at(client: Ledger, site: str, timeout: float, question: Question = ONLY_LOOK) -> Doubts:
     found = await _site(client, site)
     if not found.is_here or not found.address:
         refuse(f"{site}: is not there at present; start its process, which then tells what is in doubt", 1)
@@ -359,7 +365,10 @@ async def _doubts_at(
     except AnswerFailed as error:
         refuse(f"{site}: {error}", 1)
     except AskError as error:
-        refuse(f"{site}: {error}; ask it again with: rsm actions settle {site}", UNKNOWN)
+        after = (
+            "" if question is ONLY_LOOK else "it may be done all the same; to repeat the command is safe: "
+        )
+        refuse(f"{site}: {error}; {after}see what is in doubt with: rsm actions settle {site}", UNKNOWN)
 
 
 def is_meant(words: str, *, yes: bool) -> None:

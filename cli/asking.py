@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Awaitable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -25,9 +25,10 @@ T = TypeVar("T")
 SiteFile = Annotated[Path, typer.Option("--config", "-c", help="Any site's TOML file of the group.")]
 
 
-def load_site(path: Path) -> ReplicaConfig:
+def load_site(path: Path, **given: Any) -> ReplicaConfig:
+    """``given``: settings from the command line."""
     try:
-        site = ReplicaConfig.load(path)
+        site = ReplicaConfig.load(path, **given)
         site.keyring()
     except OrderingError as error:
         refuse(str(error))

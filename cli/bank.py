@@ -15,18 +15,21 @@ from rich.live import Live
 from rich.text import Text
 
 from apps.actions import ActionLedger, Initiator, State
+from bench.ports import free_ports, is_free
 from cli.action_words import line_of
 from cli.asking import ask_all, client_of
 from cli.bank_audit import Audit, Cut, Violation, in_turn
 from cli.bank_crew import BankCrew, Snapshot, look_into
 from cli.bank_customers import Customers
 from cli.bank_script import play
-from cli.crew import RESTART_SECONDS
-from cli.showing import fitting_table
+from cli.control import controlled
+from cli.crew import GATEWAY, RESTART_SECONDS
+from cli.showing import fitting_table, refuse
 from cli.staging import played, served, staged
 from rsm.client import Client
 from rsm.logs import LogFormat, LogLevel, configure
 
+PORT: Final = 8080
 CALL_SECONDS: Final = 10.0
 CUT_SECONDS: Final = 0.25
 REDRAW_SECONDS: Final = 0.5
@@ -41,6 +44,15 @@ def bank(
     every: Annotated[
         float, typer.Option(min=0, help="Kill somebody after so many seconds, on the average; 0: nobody.")
     ] = 8.0,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65_535,
+            help="Where a gateway serves the dashboard, and actions over HTTP.",
+            show_default=f"{PORT}, or a free one if that is taken; none for --script",
+        ),
+    ] = None,
     directory: Annotated[
         Path | None,
         typer.Option("--dir", help="Keep the data here, and go on with it; none: removed at the end."),
@@ -62,7 +74,9 @@ def bank(
     It shows transfers with their votes, what is in each database and in flight,
     and checks again and again that no money is made or lost, at one slot of
     the order for all sites (docs/actions.md). The exit code is 1 if it ever
-    was. Uses 127.0.0.1 only, and leaves nothing behind but what --dir names.
+    was. A gateway has the dashboard: who votes, what each site has to apply,
+    and buttons that pause and kill sites. Uses 127.0.0.1 only, and leaves
+    nothing behind but what --dir names.
 
     With --script it plays a bounded story by itself: transfers, kill -9 of a
     site before its vote, after its vote, and of all. The exit code is then 0
@@ -73,11 +87,17 @@ def bank(
 
     configure(LogFormat.AUTO, LogLevel.ERROR)  # of this process, which only asks; sites have files for theirs
 
+    if port is None:
+        port = PORT if is_free(PORT) else free_ports(1)[0]
+    elif not is_free(port):
+        refuse(f"127.0.0.1:{port} is taken; name another port with --port", 1)
+
     async def work(place: Path) -> bool:
-        crew = BankCrew(place, sites, rate)
+        crew = BankCrew(place, sites, rate, port)
         if scripted:
             return await played(crew, _play(crew, console))
-        return await served(crew, console, _show(crew, console, every))
+        async with controlled(crew, restart=True):
+            return await served(crew, console, _show(crew, console, every))
 
     staged(directory, work)
 
@@ -131,6 +151,7 @@ class Show:
             self._customers.come(),
             in_turn(self._audit, CUT_SECONDS, self._take),
             *(crew.look_after(name, self._news.append, restart=True) for name in crew.replicas),
+            self._serve(),
             *([self._kill(every)] if every else []),
         ]
         with Live(console=self._console, auto_refresh=False, screen=self._console.is_terminal) as live:
@@ -146,6 +167,11 @@ class Show:
                 await asyncio.gather(*tasks, return_exceptions=True)
         self._console.print(f"the books are wrong: {violation}", markup=False, style="red", soft_wrap=True)
         return False
+
+    async def _serve(self) -> None:
+        """The books are looked at meanwhile."""
+        await self._crew.start(GATEWAY)
+        await self._crew.look_after(GATEWAY, self._news.append, restart=True)
 
     def _take(self, cut: Cut) -> None:
         self._cut = cut
@@ -183,7 +209,7 @@ class Show:
         shown += [Text(line_of(each), overflow="ellipsis", no_wrap=True) for each in audit.latest]
         shown.append(Text("\nprocesses:", style="bold"))
         shown += [Text.from_markup(each) for each in self._news]
-        shown.append(Text("Ctrl-C stops everything", style="dim"))
+        shown.append(Text(f"dashboard: {self._crew.endpoint}/   Ctrl-C stops everything", style="dim"))
         return Group(*shown)
 
     def _table(self, cut: Cut) -> RenderableType:

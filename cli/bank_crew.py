@@ -12,7 +12,7 @@ from sqlalchemy import create_engine, insert
 
 from apps.bank import accounts, metadata
 from cli.bank_customers import SETTINGS, Settings
-from cli.crew import Crew
+from cli.crew import GATEWAY, Crew
 
 BALANCE: Final = 1_000
 PEOPLE: Final = ("ann", "bob", "cem", "dee", "eva", "fay", "gil", "hu")
@@ -22,8 +22,8 @@ VAULT: Final = "vault"  # an account of each site that no customer has
 class BankCrew(Crew):
     """``rate``: transfers a second that customers at each site ask for, while the bank is open to them."""
 
-    def __init__(self, directory: Path, sites: int | None, rate: float) -> None:
-        super().__init__(directory, sites, 0, durable=True)
+    def __init__(self, directory: Path, sites: int | None, rate: float, port: int = 0) -> None:
+        super().__init__(directory, sites, port, durable=True)
         self.is_open = rate > 0
         self._rate = rate
         for name in self.replicas:
@@ -45,6 +45,8 @@ class BankCrew(Crew):
         return f"site-{number}"
 
     def _words(self, name: str) -> tuple[str, ...]:
+        if name == GATEWAY:
+            return (*super()._words(name), "--app", "actions")
         words: Sequence[str] = (
             *("site", name, "--config", str(self.config_of(name))),
             *("--operations", "apps.bank:bank", "--database", f"sqlite:///{self.database_of(name)}"),
@@ -52,6 +54,8 @@ class BankCrew(Crew):
         return (*words, "--run", "cli.bank_customers:at_a_site") if self.is_open else tuple(words)
 
     def _more(self, name: str) -> dict[str, str]:
+        if name == GATEWAY:
+            return super()._more(name)
         return {SETTINGS: msgspec.json.encode(self.customers()).decode()}
 
 

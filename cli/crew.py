@@ -36,8 +36,17 @@ class Crew:
     """A group of ``sites`` replicas and a gateway; they are called ``replica 1`` and so on, and ``gateway``.
     What is in ``directory`` already is gone on with."""
 
-    def __init__(self, directory: Path, sites: int | None, port: int, *, durable: bool) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        sites: int | None,
+        port: int,
+        *,
+        durable: bool,
+        recording: Path | None = None,
+    ) -> None:
         self.directory = directory
+        self._recording = () if recording is None else ("--recording", str(recording.absolute()))
         self.port = port
         self._configs = _found(directory, sites, durable=durable)
         self.replicas = [self._named(number) for number in range(1, len(self._configs) + 1)]
@@ -100,8 +109,9 @@ class Crew:
 
     def _words(self, name: str) -> tuple[str, ...]:
         if name == GATEWAY:
-            return ("gateway", "--config", str(self._configs[0]), "--bind", f"127.0.0.1:{self.port}")
-        return ("replica", "--config", str(self.config_of(name)))
+            place = ("--bind", f"127.0.0.1:{self.port}", *self._recording)
+            return ("gateway", "--config", str(self._configs[0]), *place)
+        return ("replica", "--config", str(self.config_of(name)), *self._recording)
 
     async def _ready(self, name: str) -> None:
         process = self.running[name]

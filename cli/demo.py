@@ -9,14 +9,13 @@ import typer
 from rich.console import Console
 
 from bench.ports import free_ports, is_free
-from cli.bank import bank
+from cli.bank import PORT, bank
 from cli.control import controlled
 from cli.crew import GATEWAY, RESTART_SECONDS, Crew
 from cli.demo_script import play
 from cli.showing import refuse
 from cli.staging import played, served, staged
 
-PORT: Final = 8080
 COMMANDS: Final = """\
 curl -X PUT --data hello {url}/v1/kv/greeting
 curl -i {url}/v1/kv/greeting                      # ETag is its revision
@@ -53,6 +52,12 @@ def demo(
     restart: Annotated[
         bool, typer.Option("--restart/--no-restart", help="Start again what is killed, after 3 s.")
     ] = True,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", file_okay=False, help="Record what everybody does here, for `rsm pipeline`."
+        ),
+    ] = None,
     script: Annotated[
         bool | None,
         typer.Option(
@@ -71,6 +76,9 @@ def demo(
     transaction, a watch, kill -9 of a replica and of all. The exit code is then
     0 only if every step held. `rsm story` shows the protocol underneath.
 
+    With --record it leaves a recording too: rsm pipeline report --input DIR
+    --output out says what happened.
+
     rsm demo bank shows actions that change several databases instead.
     """
     if context.invoked_subcommand is not None:
@@ -85,7 +93,7 @@ def demo(
         refuse(f"127.0.0.1:{port} is taken; name another port with --port", 1)
 
     async def work(place: Path) -> bool:
-        crew = Crew(place, sites, port, durable=not memory)
+        crew = Crew(place, sites, port, durable=not memory, recording=record)
         if script:
             return await played(crew, play(crew, console))
         async with controlled(crew, restart=restart):

@@ -56,6 +56,16 @@ Insecure = Annotated[
     typer.Option("--insecure", help="Without tokens beyond loopback, on purpose.", rich_help_panel=HTTP),
 ]
 
+Recording = Annotated[
+    Path | None,
+    typer.Option(
+        "--recording",
+        metavar="DIR",
+        file_okay=False,
+        help="Record here what happens, for `rsm pipeline`.",
+    ),
+]
+
 
 def gateway(
     config: Annotated[
@@ -74,6 +84,7 @@ def gateway(
     tls_cert: Certificate = None,
     tls_key: PrivateKey = None,
     insecure: Insecure = False,
+    recording: Recording = None,
     log_format: Format = LogFormat.AUTO,
     log_level: Level = LogLevel.INFO,
 ) -> None:
@@ -89,7 +100,10 @@ def gateway(
     """
     configure(log_format, log_level)
     where = _group(config, group, replicas, key_file, insecure=insecure)
-    settings = settings_of(bind, tokens, tls_cert, tls_key, insecure=insecure)
+    settings = settings_of(bind, tokens, tls_cert, tls_key, insecure=insecure, recording=recording)
+    if settings.recording is not None:
+        told_to = {"recording": settings.recording, "recording_name": f"gateway-{settings.bind}"}
+        where = where.model_copy(update=told_to)
     try:
         run(_serve(MACHINES[app], where, settings))
     except (OrderingError, RsmError) as error:
@@ -97,7 +111,13 @@ def gateway(
 
 
 def settings_of(
-    bind: str, tokens: Path | None, tls_cert: Path | None, tls_key: Path | None, *, insecure: bool
+    bind: str,
+    tokens: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    *,
+    insecure: bool,
+    recording: Path | None = None,
 ) -> GatewaySettings:
     """What is not given stands in variables, or has its default."""
     given: dict[str, Any] = {
@@ -106,6 +126,7 @@ def settings_of(
         "tls_cert": tls_cert,
         "tls_key": tls_key,
         "insecure": insecure,
+        "recording": recording,
     }
     try:
         return GatewaySettings(**{name: value for name, value in given.items() if value})

@@ -22,6 +22,7 @@ from cli.gateway import (
     Insecure,
     Level,
     PrivateKey,
+    Recording,
     Signals,
     Tokens,
     over_http,
@@ -177,6 +178,7 @@ def replica(
     tls_cert: Certificate = None,
     tls_key: PrivateKey = None,
     insecure: Insecure = False,
+    recording: Recording = None,
     log_format: Format = LogFormat.AUTO,
     log_level: Level = LogLevel.INFO,
 ) -> None:
@@ -197,7 +199,7 @@ def replica(
         async with over_http(serving, facade, signals) as url:
             yield Beside(url)
 
-    run_replica(found, config, facing)
+    run_replica(found, config, facing, recording)
 
 
 class Beside(NamedTuple):
@@ -212,9 +214,12 @@ class Beside(NamedTuple):
 Besides: TypeAlias = Callable[[Replica[Any], Signals], AbstractAsyncContextManager[Beside]]
 
 
-def run_replica(machine: type[StateMachine], config: Path, beside: Besides) -> NoReturn:
-    """Until a signal says that it is enough; then the process ends with a code."""
-    settings = load_site(config)
+def run_replica(
+    machine: type[StateMachine], config: Path, beside: Besides, recording: Path | None = None
+) -> NoReturn:
+    """Until a signal says that it is enough; then the process ends with a code. ``recording``: there, and not
+    where the file says."""
+    settings = load_site(config) if recording is None else load_site(config, recording=recording)
     try:
         code = run(_serve(machine, settings, beside))
     except ConfigurationError as error:

@@ -43,7 +43,7 @@ Events:
 
 =============  ====================================================================================
 ``started``    a membership begins, and with it this boot; ``detail``: ``founder``, ``joiner``, ``disk``
-``submitted``  the engine accepted a range of this site's own messages
+``submitted``  the engine accepted a range of messages, of this site or of callers outside that came to it
 ``abandoned``  accepted messages whose outcome this site will never know (R15)
 ``delivered``  a range was handed to the application; ``detail`` is the level reached
 ``held``       this site holds everything up to ``first_ts``, in durable mode on its disk
@@ -58,7 +58,30 @@ Events:
 ``halted``     the replica stopped by itself; ``detail`` says why
 ``gap``        ``count`` rows are missing before this one: the writer was behind, since ``mono_ns``
 ``crashed``    the process is gone, with its memory
+``sample``     now and then how much was done so far, and how full everything is; ``detail``: JSON, see below
 =============  ====================================================================================
+
+``detail`` of a ``sample`` is an object of whole numbers. What counts up does so since the process began;
+``first_ts`` is the last slot whose order and data are here. Names are only ever added:
+
+======================  ===========================================================================
+``datagrams_in``        and ``datagrams_out``, ``bytes_in``, ``bytes_out``: counted at the sockets
+``dropped_by_kernel``   datagrams that found the receive buffer full; missing where nobody tells
+``submitted``           own messages that the engine took
+``delivered``           messages handed to the application
+``passes``              blocks that were placed: with each the token went on
+``retransmitted``       packets sent again because somebody asked for them
+``nacks``               requests for what is missing
+``window_messages``     and ``window_bytes``, now: own messages accepted, neither ordered nor confirmed
+``buffered_slots``      now: slots kept for who may lack them, from the stable timestamp to the newest
+``waiting``             now: messages delivered and not executed
+``backlog_bytes``       now: the same in bytes, as the engine was told
+``queued``              now: own calls that wait for room in the window
+``receive_bytes``       now: bytes in the receive buffers of the sockets; missing where nobody tells
+======================  ===========================================================================
+
+The files of a recording are made by ``TableRecorder``, for rows of any schema: operations and changes are
+recorded in the same way, in folders of their own (``rsm.operation_records``, ``rsm.change_records``).
 """
 
 import glob
@@ -128,6 +151,7 @@ class EventKind(StrEnum):
     HALTED = "halted"
     GAP = "gap"
     CRASHED = "crashed"
+    SAMPLE = "sample"
 
 
 class Row(msgspec.Struct, kw_only=True):
@@ -179,50 +203,35 @@ _COLUMNS: Final[dict[str, Callable[[Row], Any]]] = {
 }
 
 
-class Recorder:
-    """Writes one named recording into a directory.
+class TableRecorder:
+    """Writes one named recording of rows of ``schema`` into a directory.
 
-    Rows gather in memory until ``rows_per_flush`` or ``flush()``; then they are in the tail and
-    survive the process. ``rotate()`` makes them a closed file, which survives the machine. Closed files
-    above ``bytes_max`` go, the oldest first; the newest stays.
+    What is written is in the tail and survives the process. ``rotate()`` makes it a closed file, which
+    survives the machine. Closed files above ``bytes_max`` go, the oldest first; the newest stays.
     """
 
     def __init__(
         self,
         directory: Path,
         name: str,
+        schema: pa.Schema,
         *,
-        rows_per_flush: int = 1_000,
         rows_per_file: int = 100_000,
         bytes_max: int | None = None,
     ) -> None:
         self.directory = directory
         self.name = name
-        self.rows_per_flush = rows_per_flush
+        self.schema = schema
         self.rows_per_file = rows_per_file
         self.bytes_max = bytes_max
         directory.mkdir(parents=True, exist_ok=True)
         self._tail_path = directory / f"{name}{_TAIL_SUFFIX}"
-        self._waiting: list[Row] = []
         self._batches: list[pa.RecordBatch] = []
         self._small = 0  # batches at the end that are not put together yet
         self._rows = 0
         self._file: BinaryIO | None = None
         self._stream: pa.RecordBatchStreamWriter | None = None
         self._close_leftover()
-
-    def add(self, row: Row) -> None:
-        self._waiting.append(row)
-        if len(self._waiting) >= self.rows_per_flush:
-            self.flush()
-
-    def flush(self) -> None:
-        """Hand all rows to the operating system."""
-        if not self._waiting:
-            return
-        batch = _batch(self._waiting)
-        self._waiting = []
-        self.write(batch)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Hand rows that are columns already to the operating system, behind all others."""
@@ -242,10 +251,9 @@ class Recorder:
 
     def rotate(self) -> Path | None:
         """Close the tail: its rows become the next Parquet file. None if there are no rows."""
-        self.flush()
         if not self._batches:
             return None
-        path = self._write_closed(pa.Table.from_batches(self._batches, SCHEMA))
+        path = self._write_closed(pa.Table.from_batches(self._batches, self.schema))
         assert self._stream is not None
         assert self._file is not None
         self._stream.close()
@@ -259,7 +267,7 @@ class Recorder:
 
     def _put_together(self) -> None:
         """A batch of one row takes as much memory as one of hundreds."""
-        small = pa.Table.from_batches(self._batches[-_SMALL_MAX:], SCHEMA)
+        small = pa.Table.from_batches(self._batches[-_SMALL_MAX:], self.schema)
         self._batches[-_SMALL_MAX:] = small.unify_dictionaries().combine_chunks().to_batches()
         self._small = 0
 
@@ -294,7 +302,7 @@ class Recorder:
             path.unlink(missing_ok=True)
 
     def _open_tail(self) -> None:
-        schema = SCHEMA.with_metadata({_BECOMES: self._next_path().name.encode()})
+        schema = self.schema.with_metadata({_BECOMES: self._next_path().name.encode()})
         self._file = self._tail_path.open("wb")
         self._stream = pa.ipc.new_stream(self._file, schema)
 
@@ -323,8 +331,42 @@ class Recorder:
             return
         tail = _read_tail(self._tail_path)
         if tail.batches and not (self.directory / tail.becomes).exists():
-            self._write_closed(pa.Table.from_batches(tail.batches, SCHEMA))
+            self._write_closed(pa.Table.from_batches(tail.batches, self.schema))
         self._tail_path.unlink()
+
+
+class Recorder(TableRecorder):
+    """Records events row by row. Rows gather in memory until ``rows_per_flush`` or ``flush()``."""
+
+    def __init__(
+        self,
+        directory: Path,
+        name: str,
+        *,
+        rows_per_flush: int = 1_000,
+        rows_per_file: int = 100_000,
+        bytes_max: int | None = None,
+    ) -> None:
+        self.rows_per_flush = rows_per_flush
+        self._waiting: list[Row] = []
+        super().__init__(directory, name, SCHEMA, rows_per_file=rows_per_file, bytes_max=bytes_max)
+
+    def add(self, row: Row) -> None:
+        self._waiting.append(row)
+        if len(self._waiting) >= self.rows_per_flush:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand all rows to the operating system."""
+        if not self._waiting:
+            return
+        batch = _batch(self._waiting)
+        self._waiting = []
+        self.write(batch)
+
+    def rotate(self) -> Path | None:
+        self.flush()
+        return super().rotate()
 
 
 def _batch(rows: list[Row]) -> pa.RecordBatch:
@@ -344,7 +386,7 @@ class Tail(NamedTuple):
     batches: list[pa.RecordBatch]
 
 
-def read_recording(directory: Path) -> pa.Table:
+def read_recording(directory: Path, schema: pa.Schema = SCHEMA) -> pa.Table:
     """All rows of all recorders of a directory: closed files first, then open tails.
 
     A tail that ends in the middle of a batch (its writer died, or is writing) gives what is whole.
@@ -353,9 +395,9 @@ def read_recording(directory: Path) -> pa.Table:
     tails = [_read_tail(path) for path in sorted(directory.glob(f"*{_TAIL_SUFFIX}"))]
     closed = [path for path, _, _ in _closed_files(directory)]
     done = {path.name for path in closed}
-    tables = [pq.read_table(path, schema=SCHEMA) for path in closed]
-    tables += [pa.Table.from_batches(tail.batches, SCHEMA) for tail in tails if tail.becomes not in done]
-    return pa.concat_tables(tables).unify_dictionaries() if tables else SCHEMA.empty_table()
+    tables = [pq.read_table(path, schema=schema) for path in closed]
+    tables += [pa.Table.from_batches(tail.batches, schema) for tail in tails if tail.becomes not in done]
+    return pa.concat_tables(tables).unify_dictionaries() if tables else schema.empty_table()
 
 
 def _closed_files(directory: Path) -> list[tuple[Path, str, int]]:

@@ -10,9 +10,9 @@ from typing import Final
 import msgspec
 
 from ordering.config import MS
-from ordering.effects import Accepted, Deliver, Delivery, Effect, LevelReached, Retract
+from ordering.effects import Accepted, CallsTaken, Deliver, Delivery, Effect, LevelReached, Retract
 from ordering.engine import Engine
-from ordering.qos import Level
+from ordering.qos import Level, Qos
 from ordering.views import NO_SITE, SiteId, ViewId
 
 LATENCY_BUCKETS: Final = 64
@@ -164,12 +164,18 @@ class Tally:
                 case LevelReached(majority, _):
                     self._on_level(majority, now)
                 case Accepted(first_seq, count, qos):
-                    self.submitted += count
-                    if qos.level >= Level.TOTALLY_ORDERED and len(self._asked) < MEASURED_MAX:
-                        self._asked.append((first_seq + count - 1, now))
+                    self._on_submit(first_seq, count, qos, now)
+                case CallsTaken(batch):
+                    self._on_submit(batch.first_seq, len(batch.messages), batch.qos, now)
                 case Retract(after):
                     while self._placed and self._placed[-1][0] > after:
                         self._placed.pop()
+
+    def _on_submit(self, first_seq: int, count: int, qos: Qos, now: int) -> None:
+        """By this process, or by callers outside through it."""
+        self.submitted += count
+        if qos.level >= Level.TOTALLY_ORDERED and len(self._asked) < MEASURED_MAX:
+            self._asked.append((first_seq + count - 1, now))
 
     def _on_deliver(self, deliveries: tuple[Delivery, ...]) -> None:
         for delivery in deliveries:

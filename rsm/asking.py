@@ -14,11 +14,12 @@ connection breaks a question is asked once more, over another: handlers must sta
 nothing. Who asks itself does so without a network.
 
 *Bounds.* So many connections and questions at a time, each question and answer of so many bytes, for so long.
-A replica does not read from who does not read its answers.
+A replica does not read from who does not read its answers, and refuses what it cannot keep until they are.
 """
 
 import asyncio
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from enum import IntEnum
 from functools import cached_property, partial
@@ -37,10 +38,13 @@ log = logger(__name__)
 
 BYTES_MAX: Final = 4 << 20  # of a question, or an answer
 UNDER_WAY_MAX: Final = 1024  # at once, of one replica, or to one
-UNDER_WAY_BYTES_MAX: Final = 64 << 20  # of questions, that one replica has
+UNDER_WAY_BYTES_MAX: Final = 64 << 20  # of questions, of one replica, or to one
+UNSENT_ANSWERS_MAX: Final = 64 << 20  # bytes to one asker; one answer more may be on top
+UNSENT_ANSWERS_MAX_IN_ALL: Final = 128 << 20  # of one replica
+WORDS_MAX: Final = 4096  # characters of what was raised
 CONNECTIONS_MAX: Final = 16  # of one replica: the rest is for the others' questions
 SECONDS_MAX: Final = 60.0
-UNSENT_BYTES_MAX: Final = 4 << 20
+UNSENT_BYTES_MAX: Final = 4 << 20  # then nothing more is read
 PULSE_SECONDS: Final = 10.0  # less than a replica waits for a sign of life
 IDLE_SECONDS: Final = 15.0  # that a connection is kept for the next question
 _LIMITS: Final = BulkLimits(handshake_ms=1_000, idle_ms=0, stall_ms=5_000, linger_ms=500)
@@ -98,6 +102,7 @@ class _Outgoing:
     def __init__(self, stream: BulkStream, pulse: bytes = b"") -> None:
         self._stream = stream
         self._pulse = pulse
+        self.unsent = 0  # bytes
         self._out = bytearray()
         self._wake = asyncio.Event()
         self._drained = asyncio.Event()
@@ -105,8 +110,10 @@ class _Outgoing:
         self._task = asyncio.ensure_future(self._send())
 
     def say(self, message: Asked | Said) -> None:
-        self._out += framed(message)
-        if len(self._out) >= UNSENT_BYTES_MAX:
+        told = framed(message)
+        self._out += told
+        self.unsent += len(told)
+        if self.unsent >= UNSENT_BYTES_MAX:
             self._drained.clear()
         self._wake.set()
 
@@ -120,12 +127,15 @@ class _Outgoing:
                 self._wake.clear()
                 if out:
                     await self._stream.send(out)
-                self._drained.set()
+                self.unsent = len(self._out)
+                if self.unsent < UNSENT_BYTES_MAX:
+                    self._drained.set()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(PULSE_SECONDS if self._pulse else None):
                         await self._wake.wait()
                 if not self._wake.is_set():
                     self._out += self._pulse
+                    self.unsent += len(self._pulse)
         except BulkError:
             self._stream.abort()  # who reads from it hears of that
         finally:
@@ -145,8 +155,16 @@ class Answers:
     def __init__(self) -> None:
         self.under_way = 0
         self.bytes_under_way = 0
-        self.connections = 0
+        self._outgoing: dict[_Outgoing, None] = {}
         self._handlers: dict[str, Handler] = {}
+
+    @property
+    def connections(self) -> int:
+        return len(self._outgoing)
+
+    @property
+    def bytes_unsent(self) -> int:
+        return sum(each.unsent for each in self._outgoing)
 
     def offer(self, name: str, handler: Handler | None) -> None:
         """None: not any more."""
@@ -176,7 +194,8 @@ class Answers:
         except Exception as error:  # noqa: BLE001 - whatever it is, who has asked is told
             if waiting.expired():
                 return Failed(number, Fault.LATE, f"no answer within {question.timeout_ms} ms")
-            return Failed(number, Fault.RAISED, str(error), type(error).__name__)
+            words = str(error)[:WORDS_MAX].encode(errors="backslashreplace").decode()  # that can be sent
+            return Failed(number, Fault.RAISED, words, type(error).__name__)
         finally:
             self.under_way -= 1
             self.bytes_under_way -= size
@@ -185,16 +204,24 @@ class Answers:
             return Failed(number, Fault.TOO_LARGE, words)
         return Answered(number, body)
 
+    def _kept(self, said: Said, outgoing: _Outgoing) -> Said:
+        """Unless too much waits to be read, there or anywhere."""
+        unsent, in_all = outgoing.unsent, self.bytes_unsent
+        if isinstance(said, Failed) or (unsent < UNSENT_ANSWERS_MAX and in_all < UNSENT_ANSWERS_MAX_IN_ALL):
+            return said
+        words = f"answers of {unsent} bytes to this asker are not sent yet, and of {in_all} in all"
+        return Failed(said.number, Fault.OVERLOADED, words)
+
     async def serve(self, stream: BulkStream, first: bytes) -> None:
         """``first``: what came behind ``ASKING`` already."""
         if self.connections >= CONNECTIONS_MAX:
             return
-        self.connections += 1
         tasks: dict[int, asyncio.Task[None]] = {}
         outgoing = _Outgoing(stream)
+        self._outgoing[outgoing] = None
 
         async def carry_out(question: Question) -> None:
-            outgoing.say(await self.answer(question))
+            outgoing.say(self._kept(await self.answer(question), outgoing))
 
         def take(asked: Iterable[Asked]) -> None:
             for each in asked:
@@ -211,7 +238,7 @@ class Answers:
                 take(frames.take(chunk))
                 await outgoing.has_room()
         finally:
-            self.connections -= 1
+            del self._outgoing[outgoing]
             ending = list(tasks.values())
             for task in ending:
                 task.cancel()
@@ -242,6 +269,7 @@ class _Channel:
         self._peer = msgspec.structs.replace(peer, limits=_LIMITS)
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, asyncio.Future[Said]] = {}
+        self._bytes = 0  # of these questions
         self._unsaid: list[Asked] = []  # until there is a connection
         self._outgoing: _Outgoing | None = None
         self._stream: BulkStream | None = None
@@ -251,9 +279,11 @@ class _Channel:
         self.task = self._loop.create_task(self._run())
 
     async def ask(self, name: str, body: bytes, timeout: float) -> Said:
-        if len(self._waiting) >= UNDER_WAY_MAX:
-            raise AskRefused(f"{len(self._waiting)} questions to {self._peer.address} are under way")
+        if len(self._waiting) >= UNDER_WAY_MAX or self._bytes + len(body) > UNDER_WAY_BYTES_MAX:
+            under_way = f"{len(self._waiting)} questions of {self._bytes} bytes"
+            raise AskRefused(f"{under_way} to {self._peer.address} are under way")
         self._last += 1
+        self._bytes += len(body)
         number, heard = self._last, self._heard
         self._waiting[number] = self._loop.create_future()
         if self._idle is not None:
@@ -269,6 +299,7 @@ class _Channel:
                 self._stream.abort()
             raise
         finally:
+            self._bytes -= len(body)
             if self._waiting.pop(number).cancelled():
                 self._say(Left(number))
             if not self._waiting and not self.is_over:
@@ -385,15 +416,15 @@ class Asker:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class Asking:
+class Asking(ABC):
     """Who can ask: replicas and clients."""
 
     @cached_property
     def asker(self) -> Asker:
         return Asker(self.peer)
 
-    def peer(self, address: str) -> Peer:
-        raise NotImplementedError
+    @abstractmethod
+    def peer(self, address: str) -> Peer: ...
 
     async def ask(self, address: str, name: str, question: bytes, timeout: float) -> bytes:
         """What the application beside the replica at ``address`` answers, in ``timeout`` seconds; or an
@@ -405,8 +436,8 @@ class Answering(Asking):
     """Who can be asked as well: replicas."""
 
     @property
-    def address(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def address(self) -> str: ...
 
     @cached_property
     def answers(self) -> Answers:

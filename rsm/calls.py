@@ -9,13 +9,16 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ordering.errors import MessageTooLarge, NotMember, Overloaded, SubmitError
 from rsm import envelope
 from rsm.errors import OutcomeUnknown, Refusal, Refused, RsmError
 from rsm.histogram import Histogram
 from rsm.sessions import Answer, Told
+
+if TYPE_CHECKING:
+    from rsm.operation_records import OperationRecords
 
 BATCH_MESSAGES: Final = 4096
 BATCH_BYTES: Final = 4 * 1024 * 1024
@@ -58,6 +61,7 @@ class Calls:
         packet_bytes: int = 0,
         send_far: SendFar | None = None,
         latency: Histogram | None = None,
+        operations: "OperationRecords | None" = None,
     ) -> None:
         self._language = language
         self._submit = submit
@@ -68,6 +72,7 @@ class Calls:
         self._near_bytes = packet_bytes if send_far is not None else bytes_max
         self._far = 0  # the last sequence number of such a call; they count down
         self._latency = latency  # of commands, from the call to the answer
+        self.operations = operations  # hears how commands end
         self._turn_ns = 0
         self._session = 0
         self._opening = False
@@ -101,6 +106,8 @@ class Calls:
             if self._flushing is None:  # the first of this turn of the loop; the others share its time
                 self._turn_ns = monotonic_ns()
             call.asked = self._turn_ns
+        if self.operations is not None:
+            self.operations.told(call)
         return self._put(call)
 
     def send(self, message: bytes) -> "asyncio.Future[Answer]":

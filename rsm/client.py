@@ -17,7 +17,19 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any, Final, Generic, ParamSpec, Self, TypeAlias, TypeVar, Unpack, cast
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Generic,
+    ParamSpec,
+    Self,
+    TypeAlias,
+    TypeVar,
+    Unpack,
+    cast,
+)
 
 import msgspec
 from pydantic import Field, model_validator
@@ -47,6 +59,9 @@ from rsm.state_machine import Marked, StateMachine
 from rsm.survey import Surveyor
 from rsm.transfer import Peer
 
+if TYPE_CHECKING:
+    from rsm.operation_records import OperationRecords
+
 M = TypeVar("M", bound=StateMachine)
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -70,6 +85,8 @@ class ClientConfig(BaseSettings):
     timeout: Annotated[float | None, Field(gt=0, description="Seconds for each call.")] = None
     outstanding_max: Annotated[int, Field(ge=1)] = 4096
     message_bytes_max: Annotated[int, Field(ge=64)] = 2 << 20
+    recording: Annotated[Path | None, Field(description="Where to record what callers see.")] = None
+    recording_name: Annotated[str, Field(description="Of the files; none: the group and its address.")] = ""
     ring: Annotated[dict[str, Any], Field(description="Settings of the ordering engine.")] = {}
 
     @model_validator(mode="after")
@@ -95,6 +112,7 @@ class Client(Surveyor, Asking, Generic[M]):
         self._calls: Calls
         self._far: FarCalls
         self._link: Link
+        self._operations: OperationRecords | None = None
         self._chain = 0  # in which a read was answered here
         self._view = (NO_VIEW, "")  # of the last answer, and in words
 
@@ -107,6 +125,8 @@ class Client(Surveyor, Asking, Generic[M]):
         await self._far.closed()
         await self._link.closed()
         await self.asker.close()
+        if self._operations is not None:
+            await asyncio.to_thread(self._operations.finish)
 
     async def open(self) -> None:
         config = self.config
@@ -147,8 +167,21 @@ class Client(Surveyor, Asking, Generic[M]):
             bytes_max=config.message_bytes_max,
             packet_bytes=engine.packet_bytes - PACKET_OVERHEAD,
             send_far=self._far.send,
+            operations=self._recorded(),
         )
         self._calls.begin()
+
+    def _recorded(self) -> "OperationRecords | None":
+        """What callers see, if that is wanted. The link tells in which chain that is."""
+        config = self.config
+        if config.recording is not None:
+            from rsm.operation_records import OperationRecords
+
+            name = config.recording_name or f"{config.group}-{self.address}"
+            self._operations = OperationRecords(config.recording, name, lambda: self._link.chain)
+            self._operations.start()
+            self._link.begin()
+        return self._operations
 
     @property
     def address(self) -> str:
@@ -201,6 +234,11 @@ class Client(Surveyor, Asking, Generic[M]):
         return self._calls.execute(command)
 
     def query(self, query: msgspec.Struct, consistency: Consistency, after: int) -> "asyncio.Future[Reading]":
+        if self._operations is None:
+            return self._read(query, consistency, after)
+        return self._operations.asked(lambda: self._read(query, consistency, after), query, consistency)
+
+    def _read(self, query: msgspec.Struct, consistency: Consistency, after: int) -> "asyncio.Future[Reading]":
         """Of the linked replica, without a slot; where there is no link, ordered like a command, which is
         as good as linearizable. Who takes it stale is also served while nothing can be ordered. A slot that
         nobody was answered yet is waited for. Most reads go over the link as it is, and need no task."""

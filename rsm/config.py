@@ -66,6 +66,15 @@ class ReplicaConfig(BaseSettings):
         None
     )
     recording_bytes_max: Annotated[int, Field(ge=1, description="Closed recordings that are kept.")] = 1 << 30
+    recording_operations: Annotated[
+        bool, Field(description="Record the calls of its own process as well, a row for each.")
+    ] = True
+    recording_changes: Annotated[
+        bool, Field(description="Record what happens to the keys of its machine as well.")
+    ] = True
+    recording_sample_s: Annotated[
+        float, Field(gt=0, description="Seconds between two samples of its counters, in the recording.")
+    ] = 1.0
     ring: Annotated[dict[str, Any], Field(description="Settings of the ordering engine.")] = {}
 
     @classmethod

@@ -70,10 +70,20 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True, tag=8):
 Message: TypeAlias = Unread | Open | Close | Announce | Activate | Barrier | Checkpoint
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
+_UNREAD: Final = msgspec.msgpack.Decoder(Unread)
 _SORTING: Final = msgspec.msgpack.Encoder(order="deterministic")
 _DECODER: Final = msgspec.msgpack.Decoder(Message)
 OPEN: Final = _ENCODER.encode(Open())
 BARRIER: Final = _ENCODER.encode(Barrier())
+
+
+def identity_of(message: bytes) -> tuple[int | None, int | None]:
+    """Session and number of a call, of whichever machine; None where it has none."""
+    try:
+        call = _UNREAD.decode(message)
+    except msgspec.MsgspecError:
+        return None, None
+    return (call.session, call.number) if call.number else (None, None)
 
 
 def encode(message: Message) -> bytes:

@@ -20,6 +20,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from ordering.statistics import DriverStats, GroupStats
+from rsm.figures import Figure, Kind, Labels
 from rsm.histogram import Histogram
 from rsm.pages import Headers, Page
 from rsm.status import LockStatus, ReplicaStatus, Role, Standing
@@ -28,7 +29,6 @@ from rsm.storage import StorageStats
 # Bounds of a bucket: from 2^16 ns, 66 microseconds, to 2^34, 17 seconds.
 _FIRST, _LAST = 16, 34
 
-Labels = tuple[str, ...]
 L = TypeVar("L", bound=Labels)
 _OURS: Final = ("group", "site")
 _NO_LABELS: Final[Labels] = ()
@@ -42,6 +42,7 @@ class Source(NamedTuple):
     storage: StorageStats | None
     latency: Histogram | None
     waiting_rows: Callable[[], int]
+    beside: Callable[[], Iterable[Figure]] = tuple  # those of the application
 
 
 class Figures(Collector):
@@ -80,6 +81,8 @@ class Figures(Collector):
             yield make.histogram(
                 "command_duration_seconds", words, source.latency.counts, source.latency.sum_ns
             )
+        for figure in source.beside():
+            yield make.figure(figure)
 
 
 def page_of(source: Source) -> Callable[[Headers], Page]:
@@ -120,6 +123,12 @@ class _Maker:
         for those, value in values.items():
             family.add_metric((*self._ours, *those), value)
         return family
+
+    def figure(self, figure: Figure) -> Metric:
+        if figure.durations is not None:
+            return self.histogram(figure.name, figure.words, *figure.durations)
+        make = self.gauges if figure.kind is Kind.GAUGE else self.counters
+        return make(figure.name, figure.words, figure.labels, figure.values)
 
     def info(self, name: str, words: str, **values: str) -> Metric:
         family = InfoMetricFamily(f"rsm_{name}", words, labels=_OURS)

@@ -1,20 +1,15 @@
 """What this replica does, as rows for later (``ordering.recording``), without the ring ever waiting for it.
 
-The event loop notes a range in a tuple and appends it to a queue; a thread makes columns of what has come
-and writes them. The queue is bounded: when the thread is behind, rows are dropped and counted, and the next
-row that fits is a ``gap`` that says so. Whatever goes wrong in the thread ends the recording, never the
-replica.
+The event loop notes a range in a tuple, and a thread writes what has come (``recorded_rows``).
 """
 
-import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from time import monotonic_ns, time_ns
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeAlias, cast
-from urllib.parse import quote
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,6 +17,7 @@ from ordering.driven_group import Notice
 from ordering.effects import (
     Abandoned,
     Accepted,
+    CallsTaken,
     Deliver,
     Delivery,
     EndMembership,
@@ -31,21 +27,17 @@ from ordering.effects import (
     LockLost,
     Retract,
 )
+from ordering.packets import Batch
 from ordering.qos import MAJORITY, Level, Qos
 from ordering.recording import BOOT_BYTES, SCHEMA, SCHEMA_VERSION, EventKind, Recorder, qos_word
 from ordering.views import Member, View, ViewId
 from rsm.calls import Calls
+from rsm.envelope import identity_of
 from rsm.executor import Executor
-from rsm.logs import logger
-
-log = logger(__name__)
+from rsm.recorded_rows import FLUSH_SECONDS, ROWS_WAITING_MAX, RowWriter
 
 P = ParamSpec("P")
 
-ROWS_WAITING_MAX: Final = 1 << 16
-ROWS_AT_ONCE: Final = 1_024  # the interpreter is not kept for longer
-FLUSH_SECONDS: Final = 0.25
-CLOSE_SECONDS: Final = 10.0
 APPLIED_SLOTS: Final = 256
 _DIGEST_BYTES: Final = 4
 _NO_VIEW: Final = ViewId(0, 0)
@@ -67,7 +59,7 @@ STARTED, SUBMITTED, DELIVERED, HELD, RETRACTED, APPLIED, REPLIED, LEVEL = map(
         EventKind.LEVEL,
     ),
 )
-VIEW, LOCK, RESTORED, ENDED, HALTED, GAP, ABANDONED = map(
+VIEW, LOCK, RESTORED, ENDED, HALTED, GAP, ABANDONED, SAMPLE = map(
     _KINDS.index,
     (
         EventKind.VIEW,
@@ -77,6 +69,7 @@ VIEW, LOCK, RESTORED, ENDED, HALTED, GAP, ABANDONED = map(
         EventKind.HALTED,
         EventKind.GAP,
         EventKind.ABANDONED,
+        EventKind.SAMPLE,
     ),
 )
 _RARE: Final = (InstallView, Retract, Abandoned, LockGranted, LockLost, EndMembership)
@@ -129,7 +122,7 @@ def _guarded(
     return guarded
 
 
-class Recording:
+class Recording(RowWriter[Noted]):
     """One replica's, from ``start`` to ``finish``. All methods but those of the thread belong to the loop."""
 
     def __init__(
@@ -142,18 +135,15 @@ class Recording:
         flush_seconds: float = FLUSH_SECONDS,
         rows_per_file: int = 100_000,
     ) -> None:
-        self.directory = directory
-        self.name = quote(name, safe="")
-        self.rows = 0  # written
-        self.dropped = 0
-        self.error: str | None = None
-        self._bytes_max = bytes_max
-        self._rows_waiting_max = rows_waiting_max
-        self._flush_seconds = flush_seconds
-        self._rows_per_file = rows_per_file
-        self._queue: deque[Noted] = deque()
-        self._missing = 0  # rows dropped since the last that was kept,
-        self._missing_since = 0  # and when that began
+        super().__init__(
+            directory,
+            name,
+            SCHEMA,
+            bytes_max=bytes_max,
+            rows_waiting_max=rows_waiting_max,
+            flush_seconds=flush_seconds,
+            rows_per_file=rows_per_file,
+        )
         self._teller = NOBODY
         self._view = _NO_VIEW
         self._now = 0
@@ -161,22 +151,6 @@ class Recording:
         self._applied = self._digest = 0  # the last slot with a message, and the digest behind it
         self._tell_at = 0
         self._reached = (0, 0, 0)
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="rsm-recording", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def finish(self) -> None:
-        """No more rows come; what is there is written. Blocks, so not in the loop."""
-        self._closing.set()
-        self._thread.join(CLOSE_SECONDS)
-        if self._thread.is_alive():
-            self.fail(TimeoutError(f"the disk did not take the last rows in {CLOSE_SECONDS:.0f} s"))
-
-    @property
-    def waiting(self) -> int:
-        return len(self._queue)
 
     # -- noting ----------------------------------------------------------------------------------
 
@@ -198,24 +172,11 @@ class Recording:
         self._put((
             self._teller, event, mono_ns, view.epoch, view.revision, first_ts, count, source,
             first_seq, qos, session, first_request, digest, detail,
-        ))  # fmt: skip
+        ), mono_ns)  # fmt: skip
 
-    def _put(self, row: Noted) -> None:
-        queue = self._queue
-        if len(queue) >= self._rows_waiting_max:
-            if not self._missing:
-                self._missing_since = row[2]
-            self._missing += 1
-            self.dropped += 1
-            return
-        if self._missing:
-            queue.append(self._gap())
-        queue.append(row)
-
-    def _gap(self) -> Noted:
-        missing, self._missing = self._missing, 0
-        view, since = self._view, self._missing_since
-        place = (self._teller, GAP, since, view.epoch, view.revision)
+    def _gap_row(self, missing: int, since_ns: int) -> Noted:
+        view = self._view
+        place = (self._teller, GAP, since_ns, view.epoch, view.revision)
         return (*place, None, missing, None, None, None, None, None, None, None)
 
     @_guarded
@@ -240,8 +201,16 @@ class Recording:
                 first, me = accepted.first_seq, self._teller.site
                 session, number = calls.identity(first)
                 self._note(SUBMITTED, now, None, accepted.count, me, first, accepted.qos, session, number)
+            elif kind is CallsTaken:
+                self._take(cast(CallsTaken, notice).batch, now)
             elif kind in _RARE:
                 self._hear_rare(notice, now)
+
+    def _take(self, batch: Batch, now: int) -> None:
+        """What callers outside have asked of the group, this site submits."""
+        session, number = identity_of(batch.messages[0])
+        count, first = len(batch.messages), batch.first_seq
+        self._note(SUBMITTED, now, None, count, batch.source, first, batch.qos, session, number)
 
     def _deliver(self, deliver: Deliver, now: int) -> None:
         """Deliveries of one source that follow each other are one range."""
@@ -337,6 +306,12 @@ class Recording:
             self._note(APPLIED, now, applied, digest=_encoded(self._digest))
 
     @_guarded
+    def sample(self, received: int, figures: dict[str, int]) -> None:
+        """How much was done so far, and how full everything is."""
+        said = msgspec.json.encode(figures).decode()
+        self._note(SAMPLE, monotonic_ns(), received or None, detail=said)
+
+    @_guarded
     def restored(self, executor: Executor, donor: int) -> None:
         digest = _encoded(executor.group.digest)
         self._applied = 0  # what the state contains is not executed here
@@ -348,41 +323,13 @@ class Recording:
 
     # -- in the thread ---------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        recorder: Recorder | None = None
-        try:
-            recorder = Recorder(
-                self.directory, self.name, rows_per_file=self._rows_per_file, bytes_max=self._bytes_max
-            )
-            while not self._closing.wait(self._flush_seconds) and self.error is None:
-                self._drain(recorder)
-            self._drain(recorder)
-            if self._missing:
-                self._queue.append(self._gap())
-                self._drain(recorder)
-            recorder.close()
-        except Exception as error:  # noqa: BLE001 - a full disk or a defect: the replica goes on without
-            self.fail(error)
-            if recorder is not None:
-                recorder.abandon()
+    def _open(self) -> Recorder:
+        return Recorder(
+            self.directory, self.name, rows_per_file=self._rows_per_file, bytes_max=self._bytes_max
+        )
 
-    def _drain(self, recorder: Recorder) -> None:
-        """What was there when it began: more may come faster than it goes."""
-        queue = self._queue
-        left = len(queue)
-        while left:
-            count = min(left, ROWS_AT_ONCE)
-            rows = [queue.popleft() for _ in range(count)]
-            recorder.write(columns(rows, time_ns() - monotonic_ns()))
-            self.rows += count
-            left -= count
-
-    def fail(self, error: Exception) -> None:
-        if self.error is not None:
-            return
-        self.error = f"{type(error).__name__}: {error}"
-        self._queue.clear()
-        log.error("the recording stopped", directory=str(self.directory), error=self.error)
+    def _columns(self, rows: Sequence[Noted]) -> pa.RecordBatch:
+        return columns(rows, time_ns() - monotonic_ns())
 
 
 def _encoded(digest: int) -> bytes:

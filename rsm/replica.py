@@ -12,7 +12,7 @@ under their own numbers, so that none is executed twice.
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager
 from time import monotonic
 from typing import Any, Final, Generic, ParamSpec, TypeVar
@@ -47,7 +47,7 @@ from ordering.naming import group_id
 from ordering.packets import Call
 from ordering.records import Record
 from ordering.transports.bulk_tcp import BulkServer, BulkStream
-from rsm import envelope, operations, repetitions, transfer
+from rsm import envelope, figures, operations, repetitions, transfer
 from rsm.alarms import AlarmClock
 from rsm.asking import Answering
 from rsm.calls import Call as OwnCall
@@ -159,8 +159,18 @@ class Replica(Seat, Answering, Generic[M]):
                 await self._bulk.close()
                 raise
         self._opened = True
-        self._watch.opened(self.address, self.catalogue.name)
-        self._pages = await self._watch.show(self.status, self._driver.stats, self._disk)
+        self._watch.opened(self.address, self.catalogue.name, self._driver.stats, lambda: self._intake)
+        self._calls.operations = self._watch.operations
+        self._pages = await self._watch.show(
+            self.status, self._driver.stats, self._disk, lambda: self.executor.machine
+        )
+
+    def show_figures(self, name: str, source: figures.Source | None) -> None:
+        """Have metrics show those of what works beside this replica; None: not any more."""
+        if source is None:
+            self._watch.figures.pop(name, None)
+        else:
+            self._watch.figures[name] = source
 
     def _prepare(self, loop: asyncio.AbstractEventLoop) -> None:
         """Before the first stranger can ask how we stand."""
@@ -589,7 +599,13 @@ class Replica(Seat, Answering, Generic[M]):
         await self.caught_up()
         return Answer(self.executor.applied, self.executor.query(query))
 
-    async def query(self, query: msgspec.Struct, consistency: Consistency, after: int) -> Reading:
+    def query(self, query: msgspec.Struct, consistency: Consistency, after: int) -> Awaitable[Reading]:
+        operations = self._watch.operations
+        if operations is None:
+            return self._query(query, consistency, after)
+        return operations.asked(lambda: self._query(query, consistency, after), query, consistency)
+
+    async def _query(self, query: msgspec.Struct, consistency: Consistency, after: int) -> Reading:
         """A replica that has not the state, or is no member any more, answers nothing (R11, R17)."""
         if consistency is Consistency.LINEARIZABLE:
             await self.caught_up()

@@ -43,6 +43,8 @@ import msgspec
 
 from ordering.views import SiteId, View
 from rsm.errors import MachineError
+from rsm.figures import Figure
+from rsm.recorded_history import RecordedHistory
 from rsm.state_types import values_of
 
 P = ParamSpec("P")
@@ -263,6 +265,15 @@ class StateMachine:
         """The time of ``alarm`` has come, in order with the commands: before the first message whose slot is
         not earlier. An idle group orders such a slot by itself. It should do a bounded amount of work; if
         ``alarm`` is still not later than now, it is called again at the next message."""
+
+    def figures(self) -> Iterable[Figure]:
+        """For metrics (``rsm.figures``)."""
+        return ()
+
+    def recorded_history(self) -> RecordedHistory | None:
+        """What happened to its keys, if it keeps that and it is to be recorded (``change_records``): the same
+        object as long as the state is the same."""
+        return None
 
     @detached
     def snapshot(self) -> Iterable[bytes]:

@@ -8,6 +8,8 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
+from math import inf
 from time import monotonic, time, time_ns
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,17 +17,21 @@ from ordering.config import MS, Config
 from ordering.driven_group import Group, Notice
 from ordering.effects import Delivery, Ending, InstallView
 from ordering.statistics import DriverStats, GroupStats
-from ordering.views import NO_SITE, SiteId, View, handler_holder
+from ordering.views import NO_SITE, Member, SiteId, View, handler_holder
+from rsm import figures
 from rsm.calls import Calls
 from rsm.config import HANDLER, ReplicaConfig
 from rsm.disk import Disk
 from rsm.errors import Diverged
 from rsm.executor import Executor
+from rsm.figures import Figure
 from rsm.histogram import Histogram
 from rsm.intake import Intake
 from rsm.logs import Throttle, logger
 from rsm.pages import Maker, Pages
+from rsm.samples import sample_of
 from rsm.showing import show
+from rsm.state_machine import StateMachine
 from rsm.status import (
     Own,
     RecordingStatus,
@@ -41,6 +47,8 @@ from rsm.status import (
 from rsm.storage.errors import StorageError
 
 if TYPE_CHECKING:
+    from rsm.change_records import ChangeRecords
+    from rsm.operation_records import OperationRecords
     from rsm.recording import Recording
 
 log = logger(__name__)
@@ -67,6 +75,10 @@ class Watch:
         self.config = config
         self.latency = Histogram() if config.metrics else None
         self.recording: Recording | None = None
+        self.figures: dict[str, figures.Source] = {}  # of what works beside the replica
+
+        self.operations: OperationRecords | None = None
+        self.changes: ChangeRecords | None = None
         self.view: View | None = None
         self.views: deque[ViewStatus] = deque(maxlen=VIEWS_KEPT)
         self.counts = dict.fromkeys(COUNTED, 0)
@@ -77,20 +89,43 @@ class Watch:
         self._transfer_began = 0.0
         self._group: Group | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._figures: Callable[[], tuple[DriverStats, int]] | None = None
+        self._sampled_at = -inf
 
     # -- life ------------------------------------------------------------------------------------
 
-    def opened(self, address: str, machine: str) -> None:
+    def opened(
+        self, address: str, machine: str, driver: Callable[[], DriverStats], intake: Callable[[], Intake]
+    ) -> None:
+        """``driver`` and ``intake``: as they are when they are asked for."""
         config = self.config
         self._log.info("started", address=address, machine=machine, mode=config.mode)
-        if config.recording is not None:
-            from rsm.recording import Recording
+        if config.recording is None:
+            return
+        from rsm.recording import Recording  # who records nothing needs no Arrow
 
-            self.recording = Recording(
-                config.recording, f"{config.group}-{address}", bytes_max=config.recording_bytes_max
-            )
-            self.recording.start()
-            self._tick()
+        name, most = f"{config.group}-{address}", config.recording_bytes_max
+        self.recording = Recording(config.recording, name, bytes_max=most)
+        self.recording.start()
+        if config.recording_operations:
+            from rsm.operation_records import OperationRecords
+
+            chain = partial(_chain_of, intake)
+            self.operations = OperationRecords(config.recording, name, chain, bytes_max=most)
+            self.operations.start()
+        if config.recording_changes:
+            from rsm.change_records import ChangeRecords
+
+            state = partial(self._state, intake)
+            self.changes = ChangeRecords(config.recording, name, state, bytes_max=most)
+            self.changes.start()
+        self._figures = lambda: (driver(), intake().waiting)
+        self._tick()
+
+    def _state(self, intake: Callable[[], Intake]) -> tuple[Executor, Member] | None:
+        """The state of this replica, if it has the group's."""
+        found = intake()
+        return (found.executor, self._group.member) if found.ready and self._group is not None else None
 
     def begins(self, group: Group, how: str, config: Config) -> None:
         """A membership, the first one or another; ``how``: founder, joiner, disk."""
@@ -123,7 +158,11 @@ class Watch:
         self._log.error("diverged", slot=error.checkpoint, alone=error.alone)
 
     async def show(
-        self, status: Callable[[], ReplicaStatus], driver: Callable[[], DriverStats], disk: Disk | None
+        self,
+        status: Callable[[], ReplicaStatus],
+        driver: Callable[[], DriverStats],
+        disk: Disk | None,
+        machine: Callable[[], StateMachine],
     ) -> list[Pages]:
         """The pages of this replica, as far as its configuration asks for any."""
         metrics: Maker | None = None
@@ -137,9 +176,22 @@ class Watch:
                     None if disk is None else disk.stats,
                     self.latency,
                     lambda: 0 if self.recording is None else self.recording.waiting,
+                    lambda: self._beside(machine()),
                 )
             )
         return await show(self.config, status, metrics)
+
+    def _beside(self, machine: StateMachine) -> list[Figure]:
+        """What the application has to show. A defect of its costs its own figures alone."""
+        found: dict[str, Figure] = {}
+        for name, source in {"": machine.figures, **self.figures}.items():
+            try:
+                for each in source():
+                    known = found.get(each.name)
+                    found[each.name] = each if known is None else known.with_those_of(each)
+            except Exception as error:  # noqa: BLE001 - the application's; the others are shown all the same
+                self._say("figures could not be made", warning=True, of=name, error=repr(error))
+        return list(found.values())
 
     async def stopped(self, pages: list[Pages]) -> None:
         self._log.info("stopped")
@@ -150,6 +202,10 @@ class Watch:
         if self.recording is not None:
             self._tell_reached()
             await asyncio.to_thread(self.recording.finish)
+        if self.operations is not None:
+            await asyncio.to_thread(self.operations.finish)
+        if self.changes is not None:
+            await self.changes.finish()
 
     def _say(self, what: str, *, warning: bool = False, **fields: Any) -> None:
         """What a bad network can bring about again and again."""
@@ -200,6 +256,8 @@ class Watch:
         """And whoever waited for it was answered, so many calls of this process among them."""
         if self.recording is not None:
             self.recording.executed(delivery, executor, own)
+        if self.changes is not None and self._group is not None:
+            self.changes.executed(delivery, (executor, self._group.member))
 
     def _tell_reached(self) -> None:
         """How far this replica is: every ``REACHED_SECONDS``, and at an end."""
@@ -207,8 +265,23 @@ class Watch:
         if self.recording is not None and group is not None:
             self.recording.reached(group.held)
 
+    def _sample(self) -> None:
+        """How much was done and how full everything is, every ``recording_sample_s``."""
+        if self.recording is None or self._figures is None or self._group is None:
+            return
+        self._sampled_at = monotonic()
+        driver, waiting = self._figures()
+        engine = self._engine(driver)
+        if engine is not None:
+            self.recording.sample(engine.received, sample_of(driver, engine, waiting))
+
+    def _engine(self, driver: DriverStats) -> GroupStats | None:
+        return next((each for each in driver.groups if each.group == self.config.group), None)
+
     def _tick(self) -> None:
         self._tell_reached()
+        if monotonic() - self._sampled_at >= self.config.recording_sample_s:
+            self._sample()
         self._timer = asyncio.get_running_loop().call_later(REACHED_SECONDS, self._tick)
 
     # -- the state -------------------------------------------------------------------------------
@@ -253,7 +326,7 @@ class Watch:
     ) -> ReplicaStatus:
         executor, config = intake.executor, self.config
         agreed, view = executor.group, executor.group.view
-        engine = next((each for each in driver.groups if each.group == config.group), None)
+        engine = self._engine(driver)
         me = NO_SITE if group is None else group.member.site
         own = Own(
             site=me,
@@ -338,6 +411,10 @@ class Watch:
         ):
             found |= {f"{what}: {reason}": count for reason, count in counts.items()}
         return found
+
+
+def _chain_of(intake: Callable[[], Intake]) -> int:
+    return intake().executor.group.chain
 
 
 def _failure(over: "asyncio.Future[None]") -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
+from functools import partial
 from hashlib import blake2b
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -13,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from api import action_schemas as shapes
-from api.action_schemas import ActionBody, ActionShape
-from api.actions import Ids, is_same, refusal_of
+from api.action_schemas import ActionBody, ActionShape, AddBody
+from api.actions import DIGEST_BYTES, Ids, asked_for, is_same, refusal_of
 from api.description import IDEMPOTENCY_KEY, documented, problems
 from api.hot import once_of, origin_of
 from api.parameters import INT_MAX, LIMIT, SINCE, Parameter, bad, duration_ms, known, number_of, shown
@@ -35,7 +36,6 @@ router = APIRouter(prefix="/v1/actions", tags=["actions"])
 PAGE: Final = 100
 WAIT_SECONDS: Final = 30.0
 _PREFIX: Final = b"/v1/actions/"
-_DIGEST_BYTES: Final = 16
 
 Told = Fresh[Any] | Result[Any]
 
@@ -116,26 +116,35 @@ async def create(request: Request, wanted: ActionBody) -> Response:
     ledger = parts_of(request).ledger
     once = once_of(known_headers(request), ())
     code = "action_exists" if wanted.id is not None or once is None else "key_reused"
-    made_up = secrets.token_hex(_DIGEST_BYTES) if once is None else _digest(once.key)
-    operations = await ledger.bind(wanted.operations)
-    action = NewAction(
-        wanted.id or f"http-{made_up}", operations, tuple(wanted.depends), wanted.timeout_ms, "http"
-    )
-
-    async def begin() -> tuple[Action, Told]:
-        writing = ledger.writing()
-        try:
-            done = await (writing.request(action) if wanted.commit else writing.open(action))
-        except Rejected as refusal:
-            if refusal.message == "exists":
-                return await _repeated(request, action, code, refusal, commit=wanted.commit)
-            raise refusal_of(refusal, action.id) from None
-        return done.value, done
-
+    made_up = secrets.token_hex(DIGEST_BYTES) if once is None else _digest(once.key)
+    name = wanted.id or f"http-{made_up}"
+    action = NewAction(name, (), tuple(wanted.depends), wanted.timeout_ms, "http", asked_for(wanted))
+    begin: Callable[[], Awaitable[tuple[Action, Told]]]
+    try:
+        operations = await ledger.bind(wanted.operations)
+    except (Problem, TimeoutError) as error:
+        if wanted.id is None and once is None:
+            raise
+        begin = partial(_known_before, request, action, error, commit=wanted.commit)
+    else:
+        action = msgspec.structs.replace(action, operations=operations)
+        begin = partial(_begun, request, action, code, commit=wanted.commit)
     if wanted.commit:
         return await _decided(request, action.id, begin, asked.get(WAIT))
     found, told = await begin()
     return json_answer(shapes.action(found), told, 201, [_location(found.id)])
+
+
+async def _begun(request: Request, action: NewAction, code: str, *, commit: bool) -> tuple[Action, Told]:
+    """``code``: of the problem if there is another one of that id."""
+    writing = parts_of(request).ledger.writing()
+    try:
+        done = await (writing.request(action) if commit else writing.open(action))
+    except Rejected as refusal:
+        if refusal.message == "exists":
+            return await _repeated(request, action, code, refusal, commit=commit)
+        raise refusal_of(refusal, action.id) from None
+    return done.value, done
 
 
 async def _repeated(
@@ -150,8 +159,25 @@ async def _repeated(
     raise Problem(code, told.detail, **told.members)
 
 
+async def _known_before(
+    request: Request, wanted: NewAction, unbound: Problem | TimeoutError, *, commit: bool
+) -> tuple[Action, Told]:
+    """What cannot be bound now, since a site is away, may have been requested when it could."""
+    fresh = await parts_of(request).ledger.reading().action(wanted.id)
+    found = fresh.value
+    if found is None:
+        raise unbound
+    is_it = bool(wanted.asked) and found.asked == wanted.asked
+    if is_it and not (commit and found.state is State.OPEN):
+        return found, fresh
+    if isinstance(unbound, Problem) and unbound.code == "site_away":
+        words = f"{unbound.detail} now; there is an action {wanted.id!r}, and it is {found.state.value}"
+        raise Problem("site_away", words, **unbound.members)
+    raise unbound
+
+
 def _digest(name: bytes) -> str:
-    return blake2b(name, digest_size=_DIGEST_BYTES).hexdigest()
+    return blake2b(name, digest_size=DIGEST_BYTES).hexdigest()
 
 
 async def _decided(
@@ -252,6 +278,26 @@ async def look(request: Request, action: ActionId) -> Response:
     if fresh.value is None:
         raise refusal_of(Rejected("unknown"), name)
     return json_answer(shapes.action(fresh.value), fresh)
+
+
+@router.post(
+    "/{action:path}:add",
+    summary="Add operations to an open action",
+    response_model=ActionShape,
+    responses=problems(
+        *("action_not_found", "action_exists", "action_decided", "action_changed", "site_away", "full"),
+        *("unsupported_media_type", "invalid"),
+    ),
+)
+async def add(request: Request, action: ActionId, wanted: AddBody) -> Response:
+    asked_of(request, _NOTHING)
+    ledger, name = parts_of(request).ledger, _named(request, b":add")
+    operations = await ledger.bind(wanted.operations)
+    try:
+        done = await ledger.writing().add(name, operations, wanted.behind)
+    except Rejected as refusal:
+        raise refusal_of(refusal, name) from None
+    return json_answer(shapes.action(done.value), done)
 
 
 @router.post(

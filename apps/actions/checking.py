@@ -21,6 +21,8 @@ def check_action(action: NewAction, limits: Limits) -> None:
     check_text("id", action.id, limits)
     if len(action.initiator) > limits.text_max:
         refuse("initiator", characters=len(action.initiator), most=limits.text_max)
+    if len(action.asked) > limits.asked_max:
+        refuse("asked", bytes=len(action.asked), most=limits.asked_max)
     if not 1 <= action.timeout_ms <= limits.timeout_ms_max:
         refuse("timeout_ms", value=action.timeout_ms, least=1, most=limits.timeout_ms_max)
     if len(action.depends) > limits.depends_max:
@@ -49,3 +51,14 @@ def check_operations(operations: Iterable[Operation], limits: Limits) -> int:
     if size > limits.action_bytes_max:
         refuse("operations", bytes=size, most=limits.action_bytes_max)
     return size
+
+
+def were_added(there: tuple[Operation, ...], added: tuple[Operation, ...], behind: int) -> bool:
+    """Whether they stand behind the first ``behind`` already; refused if something else does."""
+    if not 0 <= behind <= len(there):
+        refuse("behind", value=behind, operations=len(there))
+    if behind == len(there):
+        return False
+    if there[behind : behind + len(added)] != added:
+        raise Rejected("changed", {"behind": behind, "operations": len(there)})
+    return True

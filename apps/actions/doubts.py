@@ -1,6 +1,5 @@
 """Units in doubt, as an operator sees and settles them from outside of their site's process."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeAlias
 
@@ -21,8 +20,24 @@ class Doubt(msgspec.Struct, frozen=True):
     operations: tuple[Operation, ...]
 
 
+class Settled(msgspec.Struct, frozen=True):
+    """In doubt once, and committed or aborted; or of such a chain, and found to be applied."""
+
+    unit: str
+    chain: int
+    committed: bool
+
+
+class Doubts(msgspec.Struct, frozen=True):
+    """At a site. ``settled``: the last of them, as far as it is known there."""
+
+    left: tuple[Doubt, ...]
+    settled: tuple[Settled, ...]
+
+
 class Question(msgspec.Struct, frozen=True):
-    """What is in doubt; or that this unit is to be settled. Asked twice, it is settled once."""
+    """What is in doubt; or that this unit is to be settled. Asked twice, it is settled once, and both are
+    told the same."""
 
     unit: Unit | None = None
     commit: bool = False
@@ -39,23 +54,25 @@ def doubts_name(site: str) -> str:
 class Desk:
     """Answers operators at a site."""
 
-    def __init__(self, doubts: Callable[[], Mapping[Unit, Prepared]], settle: Settle) -> None:
+    def __init__(
+        self, doubts: Callable[[], Mapping[Unit, Prepared]], settled: Mapping[Unit, bool], settle: Settle
+    ) -> None:
         self._doubts = doubts
+        self._settled = settled
         self._settle = settle
-        self._turn = asyncio.Lock()
 
     async def answer(self, question: bytes) -> bytes:
         asked = msgspec.msgpack.decode(question, type=Question)
         if asked.unit is not None:
-            async with self._turn:
-                await self._settle(asked.unit, asked.commit)
-        left = self._doubts().values()
-        return msgspec.msgpack.encode([Doubt(*each.unit, each.operations) for each in left])
+            await self._settle(asked.unit, asked.commit)
+        left = tuple(Doubt(*each.unit, each.operations) for each in self._doubts().values())
+        settled = tuple(Settled(*unit, committed) for unit, committed in self._settled.items())
+        return msgspec.msgpack.encode(Doubts(left, settled))
 
 
 async def ask_doubts(
     through: Asking, site: str, address: str, timeout: float, question: Question = ONLY_LOOK
-) -> list[Doubt]:
+) -> Doubts:
     """What is in doubt at a site, behind what was asked of it; ``AskError`` if it does not say so."""
     answer = await through.ask(address, doubts_name(site), msgspec.msgpack.encode(question), timeout)
-    return msgspec.msgpack.decode(answer, type=list[Doubt])
+    return msgspec.msgpack.decode(answer, type=Doubts)

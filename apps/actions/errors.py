@@ -15,7 +15,7 @@
         ├── RequestRefused     the ledger does not take the action: nothing of it happened, or will
         ├── ActionUnknown      the ledger knows no such action, or not any more
         ├── ActionAborted      decided: nothing of the action happened, or will
-        ├── ActionMisused      a call that the handle of an action does not allow any more
+        ├── ActionMisused      a call that an action or a manager does not allow, or not any more
         └── Superseded         another process has the site's name now
 """
 
@@ -96,7 +96,7 @@ class ActionAborted(ActionError):
 
 
 class ActionMisused(ActionError):
-    """Commit was asked for, or it was left."""
+    """The message says what is wrong with it."""
 
 
 class Superseded(ActionError):

@@ -13,6 +13,7 @@ Until it is left nothing is ordered, and nothing is held anywhere. Left by an ex
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Sequence
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
@@ -41,10 +42,10 @@ class Backend(Protocol):
 
     def applied_here(self, action: Action) -> Awaitable[None]: ...
 
-    def give_up(self, id: str, reason: str) -> None: ...  # noqa: A002
+    def give_up(self, requesting: "asyncio.Future[Action]", reason: str) -> None: ...
 
 
-class _Scope:
+class _Scope(ABC):
     """A list of operations that grows; an attempt carries out all of them that are at one site."""
 
     def __init__(self, by: Backend, timeout: float, turns: dict[str, asyncio.Lock]) -> None:
@@ -54,9 +55,9 @@ class _Scope:
         self._operations: list[Operation] = []
         self._is_open = True
 
+    @abstractmethod
     async def _before(self, site: str) -> list[Operation]:
         """What attempts at a site see beside this scope's own operations."""
-        raise NotImplementedError
 
     def _check(self) -> None:
         if not self._is_open:
@@ -197,12 +198,14 @@ class ActionHandle(_Scope):
             self.id, self.operations, tuple(self._depends), max(int(self._timeout * 1000), 1), self._by.name
         )
         with self._by.outcomes.watch(self.id) as watch:
+            # To cancel who waits is not to cancel this: only its answer tells whose the id is.
+            requesting = asyncio.ensure_future(self._by.request(action))
             try:
-                self.record = await self._by.request(action)
+                self.record = await asyncio.shield(requesting)
                 watch.tell(self.record)
                 self.record = await watch.until(is_decided)
             except asyncio.CancelledError:
-                self._by.give_up(self.id, "who has begun it does not wait any more")
+                self._by.give_up(requesting, "who has begun it does not wait any more")
                 raise
         if self.record.state is State.ABORTED:
             raise ActionAborted(self.id, self.record.reason, self.record.votes)

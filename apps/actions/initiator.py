@@ -28,6 +28,7 @@ from apps.actions.errors import (
 from apps.actions.handles import ActionHandle
 from apps.actions.outcomes import Outcomes, Through, is_decided, is_finished
 from apps.actions.types import TIMEOUT_MS, Action, NewAction, Operation
+from ordering.errors import OrderingError
 from rsm.errors import AskError, AskRefused, Rejected, RsmError, Unreachable
 from rsm.logs import logger
 from rsm.proxy import Consistency
@@ -114,17 +115,26 @@ class Initiator:
         except Rejected as refusal:
             raise RequestRefused(action.id, refusal.message, refusal.detail) from None
 
-    def give_up(self, id: str, reason: str) -> None:  # noqa: A002
-        """Ask for an abort; nobody waits for the answer."""
-        self._spawn(self._abort(id, reason))
+    def give_up(self, requesting: "asyncio.Future[Action]", reason: str) -> None:
+        """Ask for an abort of what is requested; nobody waits for the answer. An action of the same id that
+        somebody else has requested is left alone."""
+        self._spawn(self._abort(requesting, reason))
 
-    async def _abort(self, id: str, reason: str) -> None:  # noqa: A002
+    async def _abort(self, requesting: "asyncio.Future[Action]", reason: str) -> None:
         try:
-            await self.ledger.abort(id, reason)
-        except Rejected as refusal:  # it is committed, or was never requested
-            log.debug("an action was not aborted", action=id, why=refusal.message)
-        except (RsmError, OSError) as error:
-            log.warning("whether an action was aborted is not known", action=id, error=str(error))
+            requested = await requesting
+        except RequestRefused as refusal:
+            log.debug("there is nothing to abort", action=refusal.id, why=refusal.code)
+            return
+        except (RsmError, OrderingError, OSError) as error:  # its deadline ends it, if it was ordered
+            log.warning("whether an action was requested is not known", error=str(error))
+            return
+        try:
+            await self.ledger.abort(requested.id, reason)
+        except Rejected as refusal:  # it is committed, or long over
+            log.debug("an action was not aborted", action=requested.id, why=refusal.message)
+        except (RsmError, OrderingError, OSError) as error:
+            log.warning("whether an action was aborted is not known", action=requested.id, error=str(error))
 
     async def applied_here(self, action: Action) -> None:
         """Returns when this process' own site has applied it, if that took part."""

@@ -7,8 +7,10 @@ from typing import Any, ClassVar, Final
 
 from sortedcontainers import SortedDict, SortedList
 
-from apps.actions.checking import check_action, check_operations, check_text, refuse
-from apps.actions.records import OPERATION_BYTES, Entry, Limits, Part, Seat, Unit, keys_of, size_of
+from apps.actions import records
+from apps.actions.checking import check_action, check_operations, check_text, refuse, were_added
+from apps.actions.figures import Counts, of_ledger
+from apps.actions.records import Entry, Limits, Part, Seat, Unit
 from apps.actions.types import (
     Action,
     Duty,
@@ -24,13 +26,11 @@ from apps.actions.types import (
 from apps.actions.units import Parked, Queue
 from rsm.errors import Rejected
 from rsm.feeds import Feed
+from rsm.figures import Figure
 from rsm.state_machine import GroupView, StateMachine, command, query
 
-MS: Final = 1_000_000
 LISTED_MAX: Final = 1_000
 PAGE_BYTES: Final = 1 << 20
-CHANGES_SHIFT: Final = 20  # a change's number: its slot, and so many bits for those of one slot
-FORGOTTEN: Final = "forgotten"
 
 
 class ActionLedger(StateMachine):
@@ -38,10 +38,10 @@ class ActionLedger(StateMachine):
 
     Refusals: ``exists``, ``unknown``, ``decided``, ``away`` (a site is not in the ring, or its registration
     is over), ``outside`` (who registers is not in the ring), ``behind`` (a site has too much to finish),
-    ``full``, ``bad_request``.
+    ``changed`` (others have added), ``full``, ``bad_request``.
     """
 
-    state_types = (Entry, Part, Unit, Seat, Queue, Parked, Vote, Finish, Operation, State)
+    state_types = (Entry, Part, Unit, Seat, Queue, Parked, Vote, Finish, Operation, State, Counts)
     limits: ClassVar[Limits] = Limits()
 
     def __init__(self) -> None:
@@ -67,6 +67,10 @@ class ActionLedger(StateMachine):
         self._telling: deque[tuple[str, State, deque[str]]] = deque()  # a decided unit, and who depends on it
         self._released: deque[tuple[str, int]] = deque()  # a site, and the place to look from
         self._resume_ns = 0
+        self._counts = Counts()
+
+    def figures(self) -> Iterator[Figure]:
+        return of_ledger(self._by_state, self._seats, self._counts, self._bytes)
 
     # -- sites -----------------------------------------------------------------------------------
 
@@ -90,20 +94,34 @@ class ActionLedger(StateMachine):
         self._go_on()
         return Registered(seat.incarnation, self._chain)
 
+    @command
+    def unregister(self, name: str, incarnation: int) -> bool:
+        """The name is away from this slot on, wherever its replica is. Gives whether it was here in that
+        incarnation: a later one stays."""
+        seat = self._seats.get(name)
+        if seat is None or not seat.is_here or seat.incarnation != incarnation:
+            return False
+        self._leave(seat, f"{name} has gone")
+        self._go_on()
+        return True
+
     def on_view(self, view: GroupView) -> None:
         begun_anew = self._chain not in (0, view.chain)
         self._chain = view.chain
         self._ring = {site: view.boots.get(site, "") for site in view.ring}
         for seat in self._seats.values():
             if seat.is_here and (begun_anew or self._ring.get(seat.site) != seat.boot):
-                seat.is_here = False
-                seat.since = self.context.timestamp
-                self._end_registration(seat, f"{seat.name} has left the ring")
+                self._leave(seat, f"{seat.name} has left the ring")
         if begun_anew:  # votes of another chain may be votes that its other survivors do not know of
             why = "the group has begun anew"
             self._doomed.extend((self._units[name].members[0], why) for name in self._placed.values())
             self._doomed.extend((each, why) for each in self._parked.lacking)
         self._go_on()
+
+    def _leave(self, seat: Seat, why: str) -> None:
+        seat.is_here = False
+        seat.since = self.context.timestamp
+        self._end_registration(seat, why)
 
     def _end_registration(self, seat: Seat, why: str) -> None:
         """No vote of that incarnation counts from here on, so nothing can commit that lacks one."""
@@ -122,7 +140,7 @@ class ActionLedger(StateMachine):
             if (unit := self._units.get(name)) is not None and unit.state is State.COMMITTED
         )
         for unit in list(islice(waiting, self.limits.step_max)):
-            self._end_part(unit, seat, FORGOTTEN)
+            self._end_part(unit, seat, records.FORGOTTEN)
             seat.forgotten = self.context.timestamp  # who follows is told everything anew
         state = seat.shown(self.context.view)
         if not seat.is_here and not seat.count:
@@ -144,9 +162,11 @@ class ActionLedger(StateMachine):
         return self._action(entry)
 
     @command
-    def add(self, action: str, operations: tuple[Operation, ...]) -> Action:
-        """Operations of an open action, behind those that it has."""
+    def add(self, action: str, operations: tuple[Operation, ...], behind: int | None = None) -> Action:
+        """Operations of an open action, behind those that it has; or once, behind so many of them."""
         entry = self._open_entry(action)
+        if behind is not None and were_added(entry.operations, operations, behind):
+            return self._action(entry)
         together = (*entry.operations, *operations)
         size = check_operations(together, self.limits)
         self._check_room(size - entry.size, 0)
@@ -170,7 +190,7 @@ class ActionLedger(StateMachine):
         entry = self._open_entry(action)
         self._check_request(entry)
         self._deadlines.remove((entry.deadline_ns, entry.id))
-        entry.deadline_ns = self.context.time_ns + entry.timeout_ms * MS
+        entry.deadline_ns = self.context.time_ns + entry.timeout_ms * records.MS
         self._deadlines.add((entry.deadline_ns, entry.id))
         self._request(entry)
         return self._action(entry)
@@ -200,8 +220,9 @@ class ActionLedger(StateMachine):
             action.timeout_ms,
             action.initiator,
             State.OPEN,
-            self.context.time_ns + action.timeout_ms * MS,
+            self.context.time_ns + action.timeout_ms * records.MS,
             size,
+            asked=action.asked,
         )
 
     def _record(self, entry: Entry) -> None:
@@ -240,7 +261,7 @@ class ActionLedger(StateMachine):
             seat = self._seats[name]
             seat.involved[entry.id] = None
             seat.count += 1
-            seat.bytes += _size_at(entry, name)
+            seat.bytes += entry.size_at(name)
         self._parked.add(entry.id, self._lacking(entry))
         aborted = [each for each in entry.depends if self._is_aborted(each)]
         if aborted:
@@ -282,8 +303,8 @@ class ActionLedger(StateMachine):
             self._changed(entry)
         for name in dict.fromkeys(site for entry in entries for site in entry.sites):
             operations = self._operations_at(unit, name)
-            size = sum(_size_at(entry, name) for entry in entries if name in entry.sites)
-            part = Part(self._seats[name].incarnation, keys_of(operations), size)
+            size = sum(entry.size_at(name) for entry in entries if name in entry.sites)
+            part = Part(self._seats[name].incarnation, records.keys_of(operations), size)
             unit.parts[name] = part
             self._queues[name].add(unit.place, part.keys)
         unit.missing = unit.undone = len(unit.parts)
@@ -337,6 +358,7 @@ class ActionLedger(StateMachine):
             if voted.state is not State.VOTING:
                 refuse("vote", unit=unit, why="nobody has asked for it yet")
             part.vote = Vote(site, yes, self._cut(reason), self.context.timestamp)
+            self._counts.note_vote(yes=yes)
             voted.missing -= 1
             for each in voted.members:
                 seat.involved.pop(each, None)
@@ -407,13 +429,14 @@ class ActionLedger(StateMachine):
                 seat = self._seats[name]
                 seat.involved.pop(entry.id, None)
                 seat.count -= 1
-                seat.bytes -= _size_at(entry, name)
+                seat.bytes -= entry.size_at(name)
         self._parked.remove(entry.id)
         self._settle(entry, State.ABORTED, reason)
         self._retain((entry.id,))
 
     def _settle(self, entry: Entry, state: State, reason: str) -> None:
         entry.decided, entry.reason = self.context.timestamp, reason
+        self._counts.note_decision(state, self.context.time_ns - entry.asked_ns if entry.requested else 0)
         self._deadlines.remove((entry.deadline_ns, entry.id))
         self._undecided -= 1
         self._set_state(entry, state)
@@ -536,14 +559,14 @@ class ActionLedger(StateMachine):
         duties = [Duty(Task.RESET, "", seat.incarnation, (), now)] if since >= 0 and is_reset else []
         behind = 0 if since >= 0 and is_reset else abs(since)
         size, slot = 0, behind
-        for change in seat.duties.irange((behind + 1) << CHANGES_SHIFT):
-            if change >> CHANGES_SHIFT != slot:
+        for change in seat.duties.irange((behind + 1) << records.CHANGES_SHIFT):
+            if change >> records.CHANGES_SHIFT != slot:
                 if size >= PAGE_BYTES or len(duties) >= LISTED_MAX:
                     return Feed(duties, -slot if is_reset else slot)
-                slot = change >> CHANGES_SHIFT
+                slot = change >> records.CHANGES_SHIFT
             duty = self._duty(seat.duties[change], site)
             duties.append(duty)
-            size += sum(map(size_of, duty.operations))
+            size += sum(map(records.size_of, duty.operations))
         if is_reset:
             duties.append(Duty(Task.COMPLETE, slot=seat.forgotten))
         if seat.since > since:
@@ -572,7 +595,7 @@ class ActionLedger(StateMachine):
         if len(seat.aborts) > self.limits.aborts_kept_max:
             oldest = seat.aborts.popleft()
             del seat.duties[oldest]
-            seat.forgotten = oldest >> CHANGES_SHIFT
+            seat.forgotten = oldest >> records.CHANGES_SHIFT
 
     # -- who watches -----------------------------------------------------------------------------
 
@@ -603,14 +626,14 @@ class ActionLedger(StateMachine):
             return Feed([], since)
         if action:
             entry = self._entry(action)
-            return Feed([self._action(entry)] if entry.changed >> CHANGES_SHIFT > since else [], now)
+            return Feed([self._action(entry)] if entry.changed >> records.CHANGES_SHIFT > since else [], now)
         found: list[Action] = []
         size, slot = 0, since
-        for change in self._changes.irange((max(since, 0) + 1) << CHANGES_SHIFT):
-            if change >> CHANGES_SHIFT != slot:
+        for change in self._changes.irange((max(since, 0) + 1) << records.CHANGES_SHIFT):
+            if change >> records.CHANGES_SHIFT != slot:
                 if size >= PAGE_BYTES or len(found) >= LISTED_MAX:
                     return Feed(found, slot)
-                slot = change >> CHANGES_SHIFT
+                slot = change >> records.CHANGES_SHIFT
             entry = self._entries[self._changes[change]]
             found.append(self._action(entry))
             size += entry.size
@@ -618,23 +641,7 @@ class ActionLedger(StateMachine):
 
     def _action(self, entry: Entry) -> Action:
         unit = self._units.get(entry.unit)
-        parts = () if unit is None else unit.parts.values()
-        return Action(
-            entry.id,
-            entry.state,
-            entry.operations,
-            entry.depends,
-            entry.unit,
-            entry.initiator,
-            entry.opened,
-            entry.requested,
-            entry.decided,
-            entry.deadline_ns,
-            entry.reason,
-            tuple(dict.fromkeys(self._waits_for(entry, unit))),
-            tuple(part.vote for part in parts if part.vote is not None),
-            tuple(part.finish for part in parts if part.finish is not None),
-        )
+        return records.shown(entry, unit, self._waits_for(entry, unit))
 
     def _waits_for(self, entry: Entry, unit: Unit | None) -> Iterator[str]:
         """The foremost of those, not all."""
@@ -675,7 +682,7 @@ class ActionLedger(StateMachine):
         self._changed(entry)
 
     def _next_change(self) -> int:
-        self._last_change = max(self._last_change + 1, self.context.timestamp << CHANGES_SHIFT)
+        self._last_change = max(self._last_change + 1, self.context.timestamp << records.CHANGES_SHIFT)
         return self._last_change
 
     def _changed(self, entry: Entry) -> None:
@@ -690,8 +697,3 @@ class ActionLedger(StateMachine):
 
 def _follows(other: str) -> str:
     return f"depends on {other}, which was aborted"
-
-
-def _size_at(entry: Entry, site: str) -> int:
-    own = sum(size_of(operation) for operation in entry.operations if operation.site == site)
-    return OPERATION_BYTES + own

@@ -17,7 +17,8 @@ they are reported and left as they are, until somebody settles them.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from heapq import heappop, heappush
 from typing import Any, Final, Self
 
 import msgspec
@@ -25,6 +26,7 @@ import msgspec
 from apps.actions.binding import Binder, bind_question, describe_question
 from apps.actions.doubts import Desk, doubts_name
 from apps.actions.errors import ActionError, ActionMisused, OperationFailed, ResultChanged, Superseded
+from apps.actions.figures import SiteCounts
 from apps.actions.initiator import (
     AttemptAnswer,
     AttemptChanged,
@@ -56,6 +58,7 @@ from apps.actions.types import (
 from ordering.errors import OrderingError
 from rsm.errors import CallError, ChainChanged, OutcomeUnknown, Rejected, RsmError
 from rsm.feeds import Feed
+from rsm.figures import Figure
 from rsm.logs import Throttle, logger
 from rsm.replica import Replica
 
@@ -67,7 +70,10 @@ REPORT_SECONDS: Final = 0.05
 PAUSE_SECONDS: Final = 0.05  # before something is tried again; it doubles
 PAUSE_SECONDS_MAX: Final = 5.0
 CLOSE_SECONDS: Final = 5.0
+UNREGISTER_SECONDS: Final = 2.0
+SWEEP_SECONDS: Final = 30.0  # between two looks for what other processes have left
 DONE_KEPT: Final = 4096
+SETTLED_KEPT: Final = 1000
 SAID_AGAIN_S: Final = 10.0
 
 
@@ -83,9 +89,14 @@ class ActionManager(Initiator):
         self._core = SiteCore()
         self._chain = 0
         self._older: dict[str, int] = {}  # committed units of chains before, and these
+        self._counts = SiteCounts(site)
         self._attempts = asyncio.Semaphore(ATTEMPTS_AT_ONCE)
         binder = Binder(participant.operations)
-        desk = Desk(lambda: self.in_doubt, lambda unit, commit: self.settle(unit, commit=commit))
+        self._settled: dict[Unit, bool] = {}  # whether they were committed
+        self._settling: dict[Unit, tuple[bool, asyncio.Future[None]]] = {}
+        desk = Desk(
+            lambda: self.in_doubt, self._settled, lambda unit, commit: self.settle(unit, commit=commit)
+        )
         self._questions = {
             question_name(site): self._answer,
             doubts_name(site): desk.answer,
@@ -95,6 +106,8 @@ class ActionManager(Initiator):
         self._offered: list[str] = []  # of these questions
         self._recovered: tuple[str, ...] = ()  # units of this chain that were found prepared
         self._at_work: dict[asyncio.Task[None], None] = {}  # at the participant
+        self._is_entered = False
+        self._incarnation = 0  # that was registered last
         self._is_registered = False  # no other registration is needed, as far as we know
         self._ready: asyncio.Future[None]
         self._over: asyncio.Future[None]
@@ -103,16 +116,23 @@ class ActionManager(Initiator):
         self._reports: dict[str, str] = {}  # units, and errors
         self._reporting: asyncio.Task[None] | None = None
         self._done: dict[str, None] = {}  # units that were applied lately
+        self._heard = 0  # the slot up to which duties are known
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}  # for a unit to be applied, or to fail
+        self._unheard: list[tuple[int, str]] = []  # a heap: of these units, those decided behind that slot
         self._listed: dict[str, None] | None = None  # units of duties, between RESET and COMPLETE
         self._marks: dict[Unit, None] = {}  # found at the start
         self._forgettable: list[Unit] = []
         self._throttle = Throttle(SAID_AGAIN_S)
+        self._next_sweep = 0.0
 
     # -- life ------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Returns when it is registered, and knows what there is to be done."""
+        """Returns when it is registered, and knows what there is to be done. Once: for another life make
+        another manager."""
+        if self._is_entered:
+            raise ActionMisused(f"{self.site}: this manager was started before; make another")
+        self._is_entered = True
         loop = asyncio.get_running_loop()
         self._ready, self._over = loop.create_future(), loop.create_future()
         for future in (self._ready, self._over):
@@ -122,6 +142,7 @@ class ActionManager(Initiator):
             for name, handler in self._questions.items():
                 self._replica.answer(name, handler)
                 self._offered.append(name)
+            self._replica.show_figures(question_name(self.site), self._figures)
             self._running = loop.create_task(self._run())
             await self._ready
         except BaseException:
@@ -130,19 +151,30 @@ class ActionManager(Initiator):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """What is under way at the database is waited for; the others find out when the replica leaves."""
+        """The name is away from here on. What is under way at the database is waited for."""
         self._withdraw()
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
         if not self._over.done():
             self._over.set_result(None)
+        await self._unregister()
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=CLOSE_SECONDS)
         for task in self._tasks:
             task.cancel()
         await super().__aexit__()
         await self._participant.close()
+
+    async def _unregister(self) -> None:
+        """So that nobody waits for this site. If it cannot be ordered, its replica's leaving says so."""
+        if not self._incarnation:
+            return
+        try:
+            async with asyncio.timeout(UNREGISTER_SECONDS):
+                await self.ledger.unregister(self.site, self._incarnation)
+        except (RsmError, OrderingError, TimeoutError) as error:
+            log.info("a site goes without a word", site=self.site, error=f"{type(error).__name__}: {error}")
 
     async def ended(self) -> None:
         """Returns when it was closed, and raises why if it has stopped by itself."""
@@ -177,6 +209,10 @@ class ActionManager(Initiator):
         """Answer nothing more. Somebody else may do that here by now."""
         while self._offered:
             self._replica.answer(self._offered.pop(), None)
+            self._replica.show_figures(question_name(self.site), None)
+
+    def _figures(self) -> Iterator[Figure]:
+        return self._counts.figures(in_doubt=len(self.in_doubt), under_way=len(self._at_work))
 
     async def _work(self) -> None:
         while True:
@@ -202,7 +238,7 @@ class ActionManager(Initiator):
         if registered.chain != self._chain:
             await self._begin_chain(registered.chain)
         log.info("a site is registered", site=self.site, incarnation=registered.incarnation)
-        self._is_registered = True
+        self._is_registered, self._incarnation = True, registered.incarnation
         recovered, self._recovered = self._recovered, ()
         self._do(self._core.begin(registered.incarnation, recovered))
 
@@ -216,6 +252,8 @@ class ActionManager(Initiator):
                 member = self._replica.member
                 return await self.ledger.register(self.site, member.site, f"{member.boot:032x}")
             except (OutcomeUnknown, CallError, OrderingError) as error:
+                if isinstance(error, Rejected) and error.message == "bad_request":
+                    raise ActionMisused(f"{self.site!r} is no name for a site: {error.detail}") from None
                 self._say_once("a site cannot register yet", error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, PAUSE_SECONDS_MAX)
@@ -237,13 +275,19 @@ class ActionManager(Initiator):
             await asyncio.wait(list(self._at_work))
         self._wake_all()
         self._reports.clear()
+        self._reporting = None  # who reports for the chain before ends by itself
         self._done.clear()
+        self._heard = 0
+        self._unheard.clear()
         self._pauses.clear()
         self._older.clear()
         self._chain = chain
         found = await self._recover()
         self._recovered = tuple(each.unit.name for each in found.prepared if each.unit.chain == chain)
         self._marks = dict.fromkeys(found.applied)
+        for unit in found.applied:  # an operator may not know yet that a word of before has counted
+            if unit.chain != chain:
+                self._note_settled(unit, committed=True)
         self.in_doubt = {each.unit: each for each in found.prepared if each.unit.chain != chain}
         for unit, prepared in self.in_doubt.items():
             log.error(
@@ -267,17 +311,46 @@ class ActionManager(Initiator):
 
     async def settle(self, unit: Unit, *, commit: bool) -> None:
         """Commit or abort a unit that is in doubt, on an operator's word. If other sites did the opposite,
-        the action is not atomic any more."""
-        prepared = self.in_doubt.get(unit)
-        if prepared is None:
-            raise ActionMisused(f"{unit.name} of chain {unit.chain:x} is not in doubt at {self.site}")
-        if commit:
-            await self._participant.commit(unit, prepared.operations)
-            self._forgettable.append(unit)
-        else:
-            await self._participant.abort(unit)
-        self.in_doubt.pop(unit, None)
-        log.warning("settled by hand", site=self.site, unit=unit.name, committed=commit)
+        the action is not atomic any more. It goes on if who waits for it goes, and may be said again."""
+        committed = self._settled.get(unit)
+        if committed is None and unit in self._settling:
+            committed = self._settling[unit][0]
+        if committed is not None and committed is not commit:
+            words = "committed" if committed else "aborted"
+            raise ActionMisused(f"{unit.name} of chain {unit.chain:x}: it is {words} at {self.site}")
+        if unit in self._settled:
+            return
+        if unit not in self._settling:
+            if unit not in self.in_doubt:
+                raise ActionMisused(f"{unit.name} of chain {unit.chain:x} is not in doubt at {self.site}")
+            told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            told.add_done_callback(lambda each: each.cancelled() or each.exception())
+            self._settling[unit] = commit, told
+            self._begin(self._settle(self.in_doubt[unit], told, commit=commit))
+        await asyncio.shield(self._settling[unit][1])
+
+    async def _settle(self, prepared: Prepared, told: "asyncio.Future[None]", *, commit: bool) -> None:
+        unit = prepared.unit
+        try:
+            if commit:
+                await self._participant.commit(unit, prepared.operations)
+                self._forgettable.append(unit)
+            else:
+                await self._participant.abort(unit)
+            self.in_doubt.pop(unit, None)
+            self._note_settled(unit, committed=commit)
+            log.warning("settled by hand", site=self.site, unit=unit.name, committed=commit)
+            told.set_result(None)
+        except Exception as error:  # noqa: BLE001 - the operator is told; it is in doubt as before
+            told.set_exception(error)
+        finally:
+            del self._settling[unit]
+            told.cancel()
+
+    def _note_settled(self, unit: Unit, *, committed: bool) -> None:
+        self._settled[unit] = committed
+        if len(self._settled) > SETTLED_KEPT:
+            del self._settled[next(iter(self._settled))]
 
     # -- duties ----------------------------------------------------------------------------------
 
@@ -295,6 +368,9 @@ class ActionManager(Initiator):
             if duty.task is Task.COMMIT and duty.chain != self._chain:
                 self._bring_along(Unit(duty.unit, duty.chain))
         self._do(self._core.hear(page))
+        if self._is_registered:  # else what was listed may have been of no use
+            self._heard = max(self._heard, page.position)
+        self._wake_ended(was_listed=any(duty.task is Task.COMPLETE for duty in page.events))
 
     def _bring_along(self, unit: Unit) -> None:
         """It was committed in a chain before, and the ledger still knows that: there is no doubt."""
@@ -354,13 +430,42 @@ class ActionManager(Initiator):
                 self._running.cancel()
 
     async def _prepare(self, core: SiteCore, unit: str, operations: tuple[Operation, ...]) -> None:
-        error = await _error_of(self._participant.prepare(self._unit(unit), operations))
+        named = self._unit(unit)
+        error = await _error_of(self._participant.prepare(named, operations))
+        self._counts.note("prepare", error)
+        if not self._is_current(core):
+            await self._undo(
+                named
+            )  # nobody votes for it any more, and who has the name now missed it perhaps
+        elif error and asyncio.get_running_loop().time() >= self._next_sweep:
+            self._next_sweep = asyncio.get_running_loop().time() + SWEEP_SECONDS
+            self._begin(self._sweep(core))
         self._heed(core, lambda: core.prepared(unit, error))
+
+    async def _sweep(self, core: SiteCore) -> None:
+        """Who had the name before may have been killed behind a preparation that it had begun in its time and
+        ended in ours. It was not voted for, and is in the way of others."""
+        try:
+            found = await self._participant.recover()
+        except Exception as error:  # noqa: BLE001 - the database's; the next one may find more
+            self._say_once("a database does not tell what is prepared", error)
+            return
+        for each in found.prepared:
+            if self._is_current(core) and each.unit.chain == self._chain and not core.has(each.unit.name):
+                log.warning("prepared by another process, and undone", site=self.site, unit=each.unit.name)
+                await self._undo(each.unit)
+
+    async def _undo(self, unit: Unit) -> None:
+        """What was not voted for. If that fails, whoever has the name next finds it."""
+        error = await _error_of(self._participant.abort(unit))
+        if error:
+            self._say_once("what was not voted for cannot be undone here", error, unit=unit.name)
 
     async def _commit(self, core: SiteCore, unit: str, operations: tuple[Operation, ...]) -> None:
         error = ""
         if unit not in self._done:
             error = await _error_of(self._participant.commit(self._unit(unit), operations))
+            self._counts.note("commit", error)
         if error:
             self._say_once("a committed unit cannot be applied here, and is tried again", error, unit=unit)
         else:
@@ -373,10 +478,12 @@ class ActionManager(Initiator):
 
     async def _abort_here(self, core: SiteCore, unit: str) -> None:
         error = await _error_of(self._participant.abort(self._unit(unit)))
+        self._counts.note("abort", error)
         if error:
             self._say_once("an aborted unit cannot be undone here, and is tried again", error, unit=unit)
         else:
             self._pauses.pop(unit, None)
+            self._wake(unit)  # of a committed one nobody waits for this site any more
         self._heed(core, lambda: core.aborted(unit, error))
 
     async def _retry(self, core: SiteCore, unit: str) -> None:
@@ -387,8 +494,11 @@ class ActionManager(Initiator):
 
     def _heed(self, core: SiteCore, told: Callable[[], list[SiteEffect]]) -> None:
         """Unless another chain has begun meanwhile, or it has stopped."""
-        if core is self._core and not self._over.done():
+        if self._is_current(core):
             self._do(told())
+
+    def _is_current(self, core: SiteCore) -> bool:
+        return core is self._core and not self._over.done()
 
     async def _unless_over(self, work: Awaitable[None]) -> None:
         waiting = asyncio.ensure_future(work)
@@ -415,36 +525,35 @@ class ActionManager(Initiator):
                 pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
     async def _report(self, core: SiteCore) -> None:
-        """Many at a time, a moment after the first."""
+        """Many at a time, a moment after the first. Each chain has its own: what another has to tell is not
+        for this one to take."""
         pause = REPORT_SECONDS
-        try:
-            while self._reports and core is self._core:
-                if len(self._reports) < REPORTS_MAX:
-                    await self._unless_over(asyncio.sleep(pause))
-                some = list(self._reports.items())[:REPORTS_MAX]
-                try:
-                    await self.ledger.finished(self.site, core.incarnation, some)
-                    applied = [unit for unit, error in some if not error]
-                except Rejected as refusal:  # another registration tells what is missing
-                    log.debug("reports do not count", why=refusal.message)
-                    applied = []
-                except (RsmError, OrderingError) as error:
-                    self._say_once("finished units are not reported yet", error)
-                    if self._over.done():
-                        return
-                    pause = min(2 * pause, PAUSE_SECONDS_MAX)
-                    continue
+        while self._reports and core is self._core:
+            if len(self._reports) < REPORTS_MAX:
+                await self._unless_over(asyncio.sleep(pause))
                 if core is not self._core:
-                    break
-                self._reported(core, applied)
-                pause = REPORT_SECONDS
-                for unit, told in some:
-                    if self._reports.get(unit) == told:
-                        del self._reports[unit]
-        finally:
+                    return
+            # What comes meanwhile comes again, under a registration that may be another by then.
+            some = [(unit, self._reports.pop(unit)) for unit in [*self._reports][:REPORTS_MAX]]
+            try:
+                await self.ledger.finished(self.site, core.incarnation, some)
+                applied = [unit for unit, error in some if not error]
+            except Rejected as refusal:  # another registration tells what is missing
+                log.debug("reports do not count", why=refusal.message)
+                applied = []
+            except (RsmError, OrderingError) as error:
+                self._say_once("finished units are not reported yet", error)
+                if core is not self._core or self._over.done():
+                    return
+                self._reports = dict(some) | self._reports
+                pause = min(2 * pause, PAUSE_SECONDS_MAX)
+                continue
+            if core is not self._core:
+                return
+            self._reported(core, applied)
+            pause = REPORT_SECONDS
+        if core is self._core:
             self._reporting = None
-            if core is not self._core and self._reports and not self._over.done():  # those of another chain
-                self._reporting = self._spawn(self._report(self._core))
 
     def _reported(self, core: SiteCore, applied: list[str]) -> None:
         self._heed(core, lambda: core.reported(applied))
@@ -461,11 +570,28 @@ class ActionManager(Initiator):
             self._say_once("marks cannot be forgotten", error)
 
     async def applied_here(self, action: Action) -> None:
-        if self.site not in action.sites or action.unit in self._done or self._over.done():
+        if self.site not in action.sites or self._over.done():
+            return
+        is_heard = action.decided <= self._heard
+        if is_heard and not self._core.owes(action.unit):
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(action.unit, []).append(future)
+        if not is_heard:
+            heappush(self._unheard, (action.decided, action.unit))
         await future
+
+    def _wake_ended(self, *, was_listed: bool) -> None:
+        """Those that wait for what has nothing left to do here, as is known by now."""
+        heard = []
+        while self._unheard and self._unheard[0][0] <= self._heard:
+            heard.append(heappop(self._unheard)[1])
+        if was_listed:  # what the ledger waits for no longer is among no duties, whenever it was decided
+            unheard = {unit for _, unit in self._unheard}
+            heard = [unit for unit in self._waiting if unit not in unheard]
+        for unit in heard:
+            if not self._core.owes(unit):
+                self._wake(unit)
 
     def _wake(self, unit: str) -> None:
         for each in self._waiting.pop(unit, ()):

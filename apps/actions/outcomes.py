@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeAlias
 
-from apps.actions.ledger import FORGOTTEN, ActionLedger
+from apps.actions.ledger import ActionLedger
+from apps.actions.records import FORGOTTEN
 from apps.actions.types import Action, State
 from ordering.errors import NoPrimary, OrderingError, Overloaded
 from rsm.client import Client
@@ -19,6 +20,7 @@ Condition: TypeAlias = Callable[[Action], bool]
 
 PAUSE_SECONDS: Final = 0.1
 LOOK_SECONDS: Final = 5.0  # who waits for longer has its action looked at by itself
+IDLE_SECONDS: Final = 1.0  # until nobody looks any more: who has one action carried out has others
 _UNKNOWN: Final = "the ledger knows no such action, or not any more"
 
 
@@ -79,19 +81,23 @@ class Watch:
 
 
 class Outcomes:
-    """All that is watched in a process. While nothing is, it costs nothing."""
+    """All that is watched in a process. When nothing has been for a while, it costs nothing."""
 
     def __init__(self, through: Through) -> None:
         self._through = through
         self._proxy = through.proxy.with_options(consistency=Consistency.SEQUENTIAL)
         self._watches: dict[str, list[Watch]] = {}
         self._following: asyncio.Task[None] | None = None
+        self._idle: asyncio.TimerHandle | None = None
 
     @contextmanager
     def watch(self, action: str) -> Iterator[Watch]:
         """From before its request on, so that nothing is missed; or see ``look``."""
         watch = Watch()
         self._watches.setdefault(action, []).append(watch)
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
         if self._following is None:
             self._following = asyncio.get_running_loop().create_task(self._attend())
         try:
@@ -101,8 +107,13 @@ class Outcomes:
             if not self._watches[action]:
                 del self._watches[action]
             if not self._watches and self._following is not None:
-                self._following.cancel()
-                self._following = None
+                self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._rest)
+
+    def _rest(self) -> None:
+        self._idle = None
+        if self._following is not None:
+            self._following.cancel()
+            self._following = None
 
     async def look(self, action: str) -> Action | None:
         """As it is now, whoever has asked for it."""
@@ -112,6 +123,9 @@ class Outcomes:
         return found
 
     async def close(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
         following, self._following = self._following, None
         if following is not None:
             following.cancel()

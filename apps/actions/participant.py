@@ -57,7 +57,8 @@ class Participant(ABC):
 
     @abstractmethod
     async def recover(self) -> Recovered:
-        """Everything that is prepared here, of whichever chain, and the marks that are kept."""
+        """Everything that is prepared here, of whichever chain, and the marks that are kept. It may be asked
+        while other units are prepared, committed and aborted."""
 
     @abstractmethod
     async def attempt(self, operations: Sequence[Operation]) -> list[bytes]:

@@ -1,17 +1,21 @@
 """What does the ledger remember of an action, of what is voted on, and of a site?"""
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 from sortedcontainers import SortedDict
 
-from apps.actions.types import Finish, Operation, SiteState, State, Vote
+from apps.actions.types import Action, Finish, Operation, SiteState, State, Vote
 from ordering.views import SiteId
 from rsm.state_machine import GroupView
 
+MS: Final = 1_000_000
 MIB: Final = 1 << 20
 OPERATION_BYTES: Final = 100  # of an operation beside its texts, and of an action
+CHANGES_SHIFT: Final = 20  # a change's number: its slot, and so many bits for those of one slot
+FORGOTTEN: Final = "forgotten"
 KEY_BYTES: Final = 100  # of a key beside its text: each has a line of those that wait for it
 
 
@@ -32,6 +36,7 @@ class Limits(msgspec.Struct, frozen=True):
     depends_max: int = 64
     keys_max: int = 1_000  # of an operation
     text_max: int = 256  # characters of a name, an id, a key
+    asked_max: int = 64  # bytes
     reason_max: int = 1_000  # characters; what is longer is cut
     timeout_ms_max: int = 24 * 3600 * 1000
     reports_max: int = 1_000
@@ -55,10 +60,20 @@ class Entry(msgspec.Struct):
     decided: int = 0
     reason: str = ""
     changed: int = 0
+    asked: bytes = b""
 
     @property
     def sites(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(operation.site for operation in self.operations))
+
+    @property
+    def asked_ns(self) -> int:
+        """When its commit was asked for, in the group's time."""
+        return self.deadline_ns - self.timeout_ms * MS
+
+    def size_at(self, site: str) -> int:
+        own = sum(size_of(operation) for operation in self.operations if operation.site == site)
+        return OPERATION_BYTES + own
 
 
 class Part(msgspec.Struct):
@@ -115,6 +130,28 @@ class Seat(msgspec.Struct):
         return SiteState(
             self.name, self.site, self.boot, self.incarnation, self.is_here, self.unfinished, address
         )
+
+
+def shown(entry: Entry, unit: Unit | None, waits_for: Iterable[str]) -> Action:
+    """An action, as everybody may see it."""
+    parts = () if unit is None else unit.parts.values()
+    return Action(
+        entry.id,
+        entry.state,
+        entry.operations,
+        entry.depends,
+        entry.unit,
+        entry.initiator,
+        entry.opened,
+        entry.requested,
+        entry.decided,
+        entry.deadline_ns,
+        entry.reason,
+        tuple(dict.fromkeys(waits_for)),
+        tuple(part.vote for part in parts if part.vote is not None),
+        tuple(part.finish for part in parts if part.finish is not None),
+        entry.asked,
+    )
 
 
 def size_of(operation: Operation) -> int:

@@ -161,6 +161,14 @@ class SiteCore:
                 del self._locals[unit]
         return self._taken()
 
+    def has(self, unit: str) -> bool:
+        return unit in self._locals
+
+    def owes(self, unit: str) -> bool:
+        """Whether it is here and not applied, or not undone."""
+        local = self._locals.get(unit)
+        return local is not None and local.stage is not Stage.APPLIED
+
     # -- duties ----------------------------------------------------------------------------------
 
     def _complete(self) -> None:

@@ -23,6 +23,7 @@ wait for anybody.
 
 import asyncio
 import sqlite3
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +41,7 @@ from sqlalchemy import (
     Table,
     Text,
     and_,
+    bindparam,
     create_engine,
     delete,
     event,
@@ -63,11 +65,15 @@ log = logger(__name__)
 T = TypeVar("T")
 
 LOCK_MS: Final = 2_000
+IDLE_MS: Final = 60_000  # a process that is paused within a transaction holds its locks no longer
 AGAIN_MAX: Final = 5
 FORGOTTEN_AT_ONCE: Final = 100
 TOGETHER_MAX: Final = 64  # units in one transaction of SQLite
 _AGAIN: Final = ("40001", "40P01")  # somebody has changed it meanwhile, or a deadlock: the next try may do
 _NO_SUCH_OBJECT: Final = "42704"
+_BUSY: Final = "55000"
+BUSY_TRIES: Final = 50
+BUSY_SECONDS: Final = 0.02
 _UNIT_SHOWN: Final = 60  # of its name, in that of a prepared transaction; PostgreSQL allows 199 bytes in all
 
 metadata = MetaData()
@@ -92,8 +98,25 @@ def _of(table: Table, unit: Unit) -> Any:
     return and_(table.c.unit == unit.name, table.c.chain == str(unit.chain))
 
 
+def _this(table: Table) -> Any:
+    return and_(table.c.unit == bindparam("this"), table.c.chain == bindparam("within"))
+
+
+def _key(unit: Unit) -> dict[str, Any]:
+    """For statements with ``_this``."""
+    return {"this": unit.name, "within": str(unit.chain)}
+
+
 def _row(unit: Unit) -> dict[str, Any]:
     return {"unit": unit.name, "chain": str(unit.chain)}
+
+
+# Each unit needs several of them, and to put one together takes longer than to carry it out.
+_KEPT: Final = select(intents.c.operations).where(_this(intents))
+_KEEP: Final = insert(intents)
+_LET_GO: Final = delete(intents).where(_this(intents))
+_APPLIED: Final = select(applied.c.unit).where(_this(applied))
+_MARK: Final = insert(applied)
 
 
 class SqlParticipant(Participant):
@@ -299,11 +322,11 @@ class _Side(ABC):
 
     def _kept(self, connection: Connection, unit: Unit) -> tuple[Operation, ...] | None:
         """What a unit's intent says."""
-        found = connection.scalar(select(intents.c.operations).where(_of(intents, unit)))
+        found = connection.scalar(_KEPT, _key(unit))
         return None if found is None else _decoded(found)
 
     def _is_applied(self, connection: Connection, unit: Unit) -> bool:
-        return connection.execute(select(applied.c.unit).where(_of(applied, unit))).first() is not None
+        return connection.execute(_APPLIED, _key(unit)).first() is not None
 
     def _all_kept(self, connection: Connection) -> list[Prepared]:
         rows = connection.execute(select(intents.c.unit, intents.c.chain, intents.c.operations)).all()
@@ -385,7 +408,7 @@ class _Sqlite(_Side):
         await self._together(lambda connection: self._commit(connection, unit, operations))
 
     async def abort(self, unit: Unit) -> None:
-        await self._together(lambda connection: connection.execute(delete(intents).where(_of(intents, unit))))
+        await self._together(lambda connection: connection.execute(_LET_GO, _key(unit)))
 
     def _prepare(self, connection: Connection, unit: Unit, operations: tuple[Operation, ...]) -> None:
         kept = self._kept(connection, unit)
@@ -395,9 +418,7 @@ class _Sqlite(_Side):
         self.work.say("SAVEPOINT rsm_prepare")
         self._carry_out(self.work, operations)
         self.work.say("ROLLBACK TO rsm_prepare")
-        connection.execute(
-            insert(intents).values(operations=msgspec.msgpack.encode(operations), **_row(unit))
-        )
+        connection.execute(_KEEP, _row(unit) | {"operations": msgspec.msgpack.encode(operations)})
 
     def _commit(self, connection: Connection, unit: Unit, operations: Sequence[Operation]) -> None:
         if self._is_applied(connection, unit):
@@ -409,8 +430,8 @@ class _Sqlite(_Side):
         # It was decided, so it is done, whatever the results are now.
         decided = [msgspec.structs.replace(each, seen=b"") for each in operations]
         results = self._carry_out(self.work, decided)
-        connection.execute(delete(intents).where(_of(intents, unit)))
-        connection.execute(insert(applied).values(_row(unit)))
+        connection.execute(_LET_GO, _key(unit))
+        connection.execute(_MARK, _row(unit))
         for operation, result in zip(operations, results, strict=True):
             if operation.seen and operation.seen != seen_of(result):
                 log.error(
@@ -477,6 +498,7 @@ class _Postgres(_Side):
     def _connected(self, raw: Any) -> None:
         raw.execute(f"SET lock_timeout = {self._lock_ms}")
         raw.execute("SET synchronous_commit = on")
+        raw.execute(f"SET idle_in_transaction_session_timeout = {IDLE_MS}")
 
     def set_up(self) -> None:
         connection = self.work.connection
@@ -514,12 +536,12 @@ class _Postgres(_Side):
             "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND gid LIKE :ours"
         )
         with self.work.transaction("BEGIN") as connection:
+            kept = self._all_kept(connection)  # first: what is committed meanwhile is not there any more
             there = set(connection.scalars(found, {"ours": f"rsm:{self._place}:%"}))
-            kept = self._all_kept(connection)
             for each in kept:  # a crash came before the preparation, or behind the commit
                 if self._gid(each.unit) not in there:
                     self._outwait(self.work, each.unit)
-                    connection.execute(delete(intents).where(_of(intents, each.unit)))
+                    connection.execute(_LET_GO, _key(each.unit))
             marks = self._all_applied(connection)
             self.work.say("COMMIT")
         prepared = tuple(each for each in kept if self._gid(each.unit) in there)
@@ -543,10 +565,8 @@ class _Postgres(_Side):
                 _check_same(unit, self._kept(connection, unit) or (), operations)
                 return
             work.say("SET LOCAL synchronous_commit = off")
-            connection.execute(delete(intents).where(_of(intents, unit)))
-            connection.execute(
-                insert(intents).values(operations=msgspec.msgpack.encode(operations), **_row(unit))
-            )
+            connection.execute(_LET_GO, _key(unit))
+            connection.execute(_KEEP, _row(unit) | {"operations": msgspec.msgpack.encode(operations)})
             work.say("COMMIT")
         try:
             _patiently(lambda: self._prepare_once(unit, operations))
@@ -558,30 +578,37 @@ class _Postgres(_Side):
     def _prepare_once(self, unit: Unit, operations: tuple[Operation, ...]) -> None:
         with self.work.transaction(self.begin) as connection:
             self._carry_out(self.work, operations)
-            connection.execute(insert(applied).values(_row(unit)))
+            connection.execute(_MARK, _row(unit))
             self.work.say(f"PREPARE TRANSACTION '{self._gid(unit)}'")
 
     def _commit(self, unit: Unit) -> None:
-        try:
-            self.ends.say(f"COMMIT PREPARED '{self._gid(unit)}'")
-        except DBAPIError as error:
-            if _state_of(error) != _NO_SUCH_OBJECT:
-                raise
-            if not self._is_applied(self.ends.connection, unit):
-                raise NotPrepared(
-                    f"{unit.name}: is neither prepared nor applied in this database; is it an older one?"
-                ) from None
+        if not self._end(self.ends, "COMMIT", unit) and not self._is_applied(self.ends.connection, unit):
+            raise NotPrepared(
+                f"{unit.name}: is neither prepared nor applied in this database; is it an older one?"
+            )
         self._let_go(self.ends, unit)
 
     def _undo(self, seat: _Seat, unit: Unit) -> None:
-        try:
-            seat.say(f"ROLLBACK PREPARED '{self._gid(unit)}'")
-        except DBAPIError as error:
-            if _state_of(error) != _NO_SUCH_OBJECT:
-                raise
+        if not self._end(seat, "ROLLBACK", unit):
             with seat.transaction("BEGIN"):
                 self._outwait(seat, unit)
         self._let_go(seat, unit)
+
+    def _end(self, seat: _Seat, how: str, unit: Unit) -> bool:
+        """Whether it was prepared. An older process may be about the same right now: it is waited for."""
+        for tries_left in reversed(range(BUSY_TRIES)):
+            try:
+                seat.say(f"{how} PREPARED '{self._gid(unit)}'")
+            except DBAPIError as error:
+                state = _state_of(error)
+                if state == _NO_SUCH_OBJECT:
+                    return False
+                if state != _BUSY or not tries_left:
+                    raise
+                time.sleep(BUSY_SECONDS)
+            else:
+                break
+        return True
 
     def _outwait(self, seat: _Seat, unit: Unit) -> None:
         """Where a connection breaks the server may still be about to prepare what came over it. Whoever does
@@ -593,5 +620,5 @@ class _Postgres(_Side):
     def _let_go(self, seat: _Seat, unit: Unit) -> None:
         with seat.transaction("BEGIN") as connection:
             seat.say("SET LOCAL synchronous_commit = off")
-            connection.execute(delete(intents).where(_of(intents, unit)))
+            connection.execute(_LET_GO, _key(unit))
             seat.say("COMMIT")

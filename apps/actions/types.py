@@ -27,6 +27,7 @@ class NewAction(msgspec.Struct, frozen=True, array_like=True):
     depends: tuple[str, ...] = ()
     timeout_ms: int = TIMEOUT_MS
     initiator: str = ""  # a word for people
+    asked: bytes = b""  # a digest of what the initiator itself was asked for, to know it again
 
 
 class State(StrEnum):
@@ -75,6 +76,7 @@ class Action(msgspec.Struct, frozen=True):
     waits_for: tuple[str, ...]  # actions
     votes: tuple[Vote, ...]
     finished: tuple[Finish, ...]
+    asked: bytes = b""
 
     @property
     def sites(self) -> tuple[str, ...]:

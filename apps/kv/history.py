@@ -205,6 +205,11 @@ class Changes:
                 size += _size_of(change)
         return Feed(events, position)
 
+    def numbered(self, number: int, most: int) -> list[Change] | None:
+        """The changes from this number on, so many at most; None: some of them are forgotten."""
+        place = number - self._first
+        return None if place < self._head else self._changes[place : place + most]
+
     def _numbers(self, key: bytes) -> list[int]:
         numbers = self._of_key.get(key)
         if numbers is None:

@@ -18,6 +18,7 @@ from apps.kv.keyspace import (
 )
 from apps.kv.leases import MS, Leases, Record
 from apps.kv.locks import Locks
+from apps.kv.recorded import StoreHistory
 from apps.kv.repeats import Repeats
 from apps.kv.transactions import Sketch, check_size, holds
 from apps.kv.types import (
@@ -68,6 +69,7 @@ class KeyValueStore(StateMachine):
         self._leases = parts.leases
         self._locks = parts.locks
         self._repeats = parts.repeats
+        self._recorded = StoreHistory(parts.keyspace, parts.changes)
 
     # -- keys ------------------------------------------------------------------------------------
 
@@ -391,6 +393,9 @@ class KeyValueStore(StateMachine):
 
     def restore(self, chunks: Iterable[bytes]) -> None:
         self._take(snapshots.read(chunks))
+
+    def recorded_history(self) -> StoreHistory:
+        return self._recorded
 
     # -- how things change -----------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ from ordering.qos import Qos
 from ordering.simulator.checkers.base import Checker
 from ordering.simulator.clock import Clock
 from ordering.simulator.disk import Disk, Snapshot
-from ordering.simulator.network import US, Network
+from ordering.simulator.network import US, Network, wire_size
 from ordering.simulator.process import TIMER, Process, Replica
 from ordering.simulator.sealed_network import SealedNetwork
 from ordering.state import State
@@ -324,6 +324,8 @@ class Cluster:
     def _arrive(self, address: str, packet: Packet) -> None:
         process = self.processes.get(address)
         if process is not None and process.alive:
+            process.datagrams_in += 1
+            process.bytes_in += wire_size(packet)
             self.handle(process, PacketsReceived((packet,)))
         elif process is None and address in self.callers:
             self.callers[address].arrive(packet)

@@ -105,6 +105,11 @@ class Replica:
         del self._waiting[:taken]
         return done
 
+    @property
+    def waiting(self) -> int:
+        """Messages that are delivered and not applied."""
+        return len(self._waiting)
+
     def snapshot(self) -> Snapshot:
         return Snapshot(self.ts, self.digest, dict(self.sessions))
 
@@ -147,6 +152,8 @@ class Process:
         self.has_state = False
         self.applied_since_snapshot = 0
         self.wanted_state = 0
+        self.datagrams_in = 0
+        self.bytes_in = 0
         # The process' own clock: it runs at per_mille / 1000 of real speed since real_epoch.
         self.real_epoch = 0
         self.local_epoch = 0

@@ -1,12 +1,17 @@
 """Records a simulated run in the schema a real site writes (``ordering.recording``).
 
 Both clocks are the virtual one. Every process writes under its own site and boot, all into one
-recording, in the order in which things happened.
+recording, in the order in which things happened. What a process sends to several counts as a datagram for
+each, and sizes are about those on the wire.
 """
 
+from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+import msgspec
+
+from ordering.config import MS
 from ordering.effects import (
     Abandoned,
     Deliver,
@@ -14,11 +19,14 @@ from ordering.effects import (
     EndMembership,
     InstallView,
     LevelReached,
+    Multicast,
     Retract,
+    Unicast,
 )
 from ordering.qos import Qos
 from ordering.recording import EventKind, Recorder, Row
 from ordering.simulator.checkers.base import Checker
+from ordering.simulator.network import wire_size
 from ordering.views import View
 
 if TYPE_CHECKING:
@@ -26,14 +34,29 @@ if TYPE_CHECKING:
     from ordering.simulator.process import Process
 
 
+SAMPLE_NS: Final = 100 * MS
+
+
+class _Tally(msgspec.Struct):
+    """What a process has done so far, and when that is to be told next."""
+
+    due: int = 0
+    datagrams_out: int = 0
+    bytes_out: int = 0
+    submitted: int = 0
+    delivered: int = 0
+
+
 class RunRecorder(Checker):
     """Not a check: a listener that writes down what the checkers see."""
 
     name = "recorder"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, sample_ns: int = SAMPLE_NS) -> None:
         super().__init__()
         self.recorder = Recorder(directory, "run")
+        self.sample_ns = sample_ns
+        self._tallies: defaultdict[int, _Tally] = defaultdict(_Tally)  # by boot
         # The last message applied, until something else happens: one row per step, not per message.
         self._applied: Row | None = None
 
@@ -45,10 +68,17 @@ class RunRecorder(Checker):
         row.first_seq = first_seq
         row.count = len(messages)
         row.qos = qos
+        self._tallies[process.member.boot].submitted += len(messages)
         self._add(row)
 
     def on_effect(self, process: "Process", effect: Effect, now: int) -> None:
         match effect:
+            case Multicast() | Unicast():
+                tally, receivers = self._tallies[process.member.boot], 1
+                if isinstance(effect, Multicast):
+                    receivers = len(effect.to)
+                tally.datagrams_out += receivers
+                tally.bytes_out += receivers * wire_size(effect.packet)
             case Deliver():
                 self._deliver(process, effect, now)
             case Retract(after):
@@ -90,7 +120,40 @@ class RunRecorder(Checker):
             row.first_seq = delivery.first_seq
             row.qos = delivery.qos
             row.detail = delivery.reached.name.lower()
+            self._tallies[process.member.boot].delivered += len(delivery.messages)
             self._add(row)
+
+    def on_settled(self, process: "Process", now: int) -> None:
+        tally = self._tallies[process.member.boot]
+        if now >= tally.due:
+            tally.due = now - now % self.sample_ns + self.sample_ns
+            self._add(self._sample(process, tally, now))
+
+    def _sample(self, process: "Process", tally: _Tally, now: int) -> Row:
+        site = process.engine.site
+        messages, size = process.engine.submission.occupied()
+        head = site.head()
+        row = self._row(process, EventKind.SAMPLE, now)
+        row.first_ts = head.received or None
+        row.detail = msgspec.json.encode(
+            {
+                "datagrams_in": process.datagrams_in,
+                "datagrams_out": tally.datagrams_out,
+                "bytes_in": process.bytes_in,
+                "bytes_out": tally.bytes_out,
+                "submitted": tally.submitted,
+                "delivered": tally.delivered,
+                "passes": site.queue.placed,
+                "retransmitted": site.counters.get("retransmissions", 0),
+                "nacks": site.counters.get("nacks sent", 0),
+                "window_messages": messages,
+                "window_bytes": size,
+                "buffered_slots": max(head.received - head.stable, 0),
+                "backlog_bytes": site.backlog,
+                "waiting": process.replica.waiting,
+            }
+        ).decode()
+        return row
 
     def on_applied(self, process: "Process", ts: int, digest: bytes, now: int) -> None:
         if self._applied is not None and self._applied.site != process.member.site:

@@ -167,6 +167,37 @@ def test_when_a_site_has_an_encoding_of_its_own_then_its_arguments_are_told_in_b
     ask_bank(check, tmp_path)
 
 
+def test_when_operations_are_added_to_an_open_action_then_it_commits_with_all_of_them(tmp_path: Path) -> None:
+    async def check(place: BankPlace) -> None:
+        http = place.http
+        opened = await http.post("/v1/actions", json={"id": "cart/1", "commit": False})
+        assert (opened.status_code, opened.json()["operations"]) == (201, [])
+        path = "/v1/actions/cart%2F1"
+        first = {"operations": [call("a", "debit", "a", 5)], "behind": 0}
+        for _ in range(2):  # said again, it is done once
+            added = await http.post(f"{path}:add", json=first)
+            assert (added.status_code, added.json()["state"]) == (200, "open")
+            assert [each["site"] for each in added.json()["operations"]] == ["a"]
+        other = {"operations": [call("c", "credit", "c", 5)], "behind": 0}
+        problem(await http.post(f"{path}:add", json=other), 409, "action_changed")
+        added = await http.post(
+            f"{path}:add", json={"operations": [call("b", "credit", account="b", amount=5)]}
+        )
+        assert added.json()["sites"] == ["a", "b"]
+        wrong = {"operations": [call("a", "jump")]}
+        problem(await http.post(f"{path}:add", json=wrong), 422, "invalid")
+        problem(await http.post(f"{path}:add", json={"operations": []}), 422, "invalid")
+        problem(await http.post(f"{path}:add", json={**first, "behind": 9}), 400, "bad_request")
+        problem(await http.post("/v1/actions/none:add", json=first), 404, "action_not_found")
+        done = await http.post(f"{path}:commit")
+        assert (done.status_code, len(done.json()["operations"])) == (200, 2)
+        problem(await http.post(f"{path}:add", json=first), 409, "action_decided")
+        await place.bank.managers["a"].finished("cart/1")
+        assert place.bank.found == [95, 105, 100]
+
+    ask_bank(check, tmp_path)
+
+
 UNBOUND: list[tuple[dict[str, Any], str]] = [
     (call("z", "debit", "a", 1), "operations.1.site"),
     (call("a", "jump"), "operations.1.operation"),
@@ -229,6 +260,34 @@ def test_when_a_request_comes_again_by_its_key_then_it_is_carried_out_once(tmp_p
         assert apart.json()["id"] != first.json()["id"]
         await place.bank.managers["a"].finished(apart.json()["id"])
         assert place.bank.found == [98, 102, 100]
+
+    ask_bank(check, tmp_path)
+
+
+def test_when_a_request_comes_again_while_a_site_is_away_then_it_is_told_how_the_action_stands(
+    tmp_path: Path,
+) -> None:
+    async def check(place: BankPlace) -> None:
+        http, bank = place.http, place.bank
+        keyed = {"idempotency-key": "k"}
+        by_id = await http.post("/v1/actions", json=transfer(30, id="t"))
+        by_key = await http.post("/v1/actions", json=transfer(1), headers=keyed)
+        opened = await http.post("/v1/actions", json=transfer(2, id="open", commit=False))
+        assert [each.status_code for each in (by_id, by_key, opened)] == [200, 200, 201]
+        await bank.managers["a"].finished(by_key.json()["id"])
+        await bank.stop("b")
+        again = await http.post("/v1/actions", json=transfer(30, id="t"))
+        assert (again.status_code, again.json()["decided"]) == (200, by_id.json()["decided"])
+        again = await http.post("/v1/actions", json=transfer(1), headers=keyed)
+        assert (again.status_code, again.json()["id"]) == (200, by_key.json()["id"])
+        again = await http.post("/v1/actions", json=transfer(2, id="open", commit=False))
+        assert (again.status_code, again.json()["opened"]) == (201, opened.json()["opened"])
+        new = problem(await http.post("/v1/actions", json=transfer(30, id="new")), 503, "site_away")
+        assert new["detail"].endswith("nothing was requested")
+        for amount, id_, state in ((31, "t", "committed"), (2, "open", "open")):
+            other = problem(await http.post("/v1/actions", json=transfer(amount, id=id_)), 503, "site_away")
+            assert other["detail"].endswith(f"there is an action {id_!r}, and it is {state}")
+        assert bank.found == [69, 131, 100]
 
     ask_bank(check, tmp_path)
 

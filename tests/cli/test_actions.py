@@ -167,9 +167,15 @@ def test_when_something_is_in_doubt_then_sites_says_so_and_an_operator_settles_i
     assert money(bank, 3) == 105
     assert actions(bank, "settle", "site-3", "gone@8", "--abort", "--yes").returncode == 0
     assert money(bank, 3) == 105
-    again = actions(bank, "settle", "site-3", "lost@7", "--commit", "--yes")
-    assert again.returncode == 1
-    assert "is not in doubt at site-3" in again.stderr
+    again = actions(bank, "settle", "site-3", "lost@7", "--commit")
+    assert (again.returncode, again.stdout) == (0, "settled before: lost@7 is committed at site-3\n")
+    other = actions(bank, "settle", "site-3", "lost@7", "--abort", "--yes")
+    assert other.returncode == 1
+    assert "lost@7 is committed at site-3 since before" in other.stderr
+    never = actions(bank, "settle", "site-3", "never@9", "--abort", "--yes")
+    assert never.returncode == 1
+    assert "never@9: is not in doubt at site-3; there is: nothing" in never.stderr
+    assert money(bank, 3) == 105
     assert all(each["in_doubt"] == [] for each in said(bank, "sites")["items"])
 
 

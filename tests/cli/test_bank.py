@@ -1,15 +1,18 @@
 """`rsm demo bank`, by itself and as a story."""
 
+import json
 import os
 import re
 import signal
 import sqlite3
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from bench.ports import free_ports
 from cli.bank_crew import BALANCE, PEOPLE, VAULT, look_into
 from tests.cli.demos import runs
 from tests.cli.groups import ROOT, SECONDS, rsm, until
@@ -47,10 +50,11 @@ def test_when_the_story_of_the_bank_is_played_then_every_step_holds() -> None:
 @contextmanager
 def serving(directory: Path) -> Iterator[subprocess.Popen[str]]:
     before = balances(directory)
+    (port,) = free_ports(1)
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "cli.main", "demo", "bank", "--serve", "--every", "0"),
-            *("--dir", str(directory)),
+            *("--dir", str(directory), "--port", str(port)),
         ],
         cwd=ROOT,
         stdout=subprocess.PIPE,
@@ -59,10 +63,21 @@ def serving(directory: Path) -> Iterator[subprocess.Popen[str]]:
     )
     try:
         until(lambda: len(now := balances(directory)) == 3 and now not in (before, FRESH))
+        until(lambda: sites_at(port) == ["site-1", "site-2", "site-3"])
         yield process
     finally:
         process.terminate()
         process.communicate(timeout=SECONDS)
+
+
+def sites_at(port: int) -> list[str]:
+    """That a gateway shows as here, with what operations they have; none if there is no gateway yet."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/actions/sites", timeout=5) as answer:
+            found = json.load(answer)["items"]
+    except OSError:
+        return []
+    return [each["name"] for each in found if each["here"] and each["operations"]]
 
 
 def balances(directory: Path) -> dict[str, dict[str, int]]:
@@ -86,7 +101,7 @@ def test_when_the_bank_is_interrupted_then_its_processes_go_with_it_and_it_goes_
     for _ in range(2):
         with serving(tmp_path) as process:
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-            assert len(children) == 3
+            assert len(children) == 4  # a gateway too
             process.send_signal(signal.SIGINT)
             said, _ = process.communicate(timeout=SECONDS)
             assert process.returncode == 0

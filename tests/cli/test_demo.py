@@ -12,15 +12,17 @@ import httpx2
 import pytest
 
 from bench.ports import free_ports
+from ordering.recording import read_recording
+from rsm import change_records, operation_records
 from tests.cli.demos import runs, serving
 from tests.cli.groups import ROOT, SECONDS, rsm, until
 
 STORY_SECONDS = 240
 
 
-def test_when_the_story_is_played_then_every_step_holds() -> None:
+def test_when_the_story_is_played_then_every_step_holds_and_the_recording_tells_it(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "cli.main", "demo", "--script"],
+        [sys.executable, "-m", "cli.main", "demo", "--script", "--record", str(tmp_path / "recorded")],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -42,6 +44,27 @@ def test_when_the_story_is_played_then_every_step_holds() -> None:
         "kill -9 of all replicas, and restart",
     ]
     assert all(re.search(r"\d", figures) for _, figures in steps)
+    check_recording(tmp_path / "recorded")
+
+
+def check_recording(directory: Path) -> None:
+    """What the gateway's callers were answered is what all replicas say happened to keys."""
+    assert {row["site"] for row in read_recording(directory).to_pylist()}
+    contents: dict[tuple[int, bytes], set[tuple[object, ...]]] = {}
+    sites = set()
+    for row in read_recording(directory / change_records.FOLDER, change_records.SCHEMA).to_pylist():
+        if row["kind"] in {"put", "delete"}:
+            sites.add(row["site"])
+            told = (row["chain"], row["kind"], row["value"], row["created"], row["version"])
+            contents.setdefault((row["ts"], row["key"]), set()).add(told)
+    assert len(sites) == 3
+    assert all(len(each) == 1 for each in contents.values())
+    operations = read_recording(directory / operation_records.FOLDER, operation_records.SCHEMA).to_pylist()
+    written = [row for row in operations if row["operation"] == "put" and row["outcome"] == "ok"]
+    assert len(written) >= 300
+    assert {row["ts"] for row in written} <= {ts for ts, _ in contents}
+    assert len({row["ts"] for row in written}) == len(written)
+    assert {row["chain"] for row in written} == {chain for each in contents.values() for chain, *_ in each}
 
 
 def test_when_a_replica_of_the_demo_is_killed_then_it_is_said_and_started_again(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ordering.errors import BulkLost
+from ordering.transports.bulk_tcp import BulkStream
 from rsm import asking
 from rsm.asking import BYTES_MAX, UNDER_WAY_MAX, Asker
 from rsm.client import Client, ClientConfig
@@ -121,7 +122,7 @@ def test_when_too_much_is_under_way_then_it_is_refused_and_the_rest_is_answered(
                 for _ in range(UNDER_WAY_MAX)
             ]
             await until(lambda: two.answers.under_way == UNDER_WAY_MAX)
-            with pytest.raises(AskRefused, match="1024 questions to"):
+            with pytest.raises(AskRefused, match="1024 questions of 0 bytes to"):
                 await one.ask(two.address, "wait", b"", SECONDS)
             with pytest.raises(AskRefused, match="1024 questions of 0 bytes are under way here"):
                 await two.ask(two.address, "wait", b"", SECONDS)
@@ -138,6 +139,90 @@ def test_when_too_much_is_under_way_then_it_is_refused_and_the_rest_is_answered(
             free.set()
             await asyncio.gather(*waiting)
             assert two.answers.bytes_under_way == 0
+
+    play(main())
+
+
+@pytest.mark.parametrize("bound", ["UNSENT_ANSWERS_MAX", "UNSENT_ANSWERS_MAX_IN_ALL"])
+def test_when_an_asker_does_not_read_then_no_more_than_so_many_bytes_are_kept_for_it(
+    monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    monkeypatch.setattr(asking, bound, 4 * BYTES_MAX)
+
+    async def main() -> None:
+        async with group_of(Counter, 2) as (one, two):
+            free, sent, questions = asyncio.Event(), asyncio.Event(), 64
+            refused, most = 0, 0
+
+            async def grow(_: bytes) -> bytes:
+                await free.wait()
+                return bytes(BYTES_MAX)
+
+            send = BulkStream.send
+
+            async def hold_up(stream: BulkStream, data: Any) -> None:
+                if len(data) >= BYTES_MAX:  # an answer
+                    await sent.wait()
+                await send(stream, data)
+
+            monkeypatch.setattr(BulkStream, "send", hold_up)
+            two.answer("grow", grow)
+            waiting = [
+                asyncio.ensure_future(one.ask(two.address, "grow", b"", SECONDS)) for _ in range(questions)
+            ]
+            await until(lambda: two.answers.under_way == questions)
+            free.set()
+            await until(lambda: two.answers.under_way == 0)
+            most = two.answers.bytes_unsent
+            assert 4 * BYTES_MAX <= most < 6 * BYTES_MAX
+            sent.set()
+            for each in await asyncio.gather(*waiting, return_exceptions=True):
+                if isinstance(each, AskRefused):
+                    assert "bytes to this asker are not sent yet" in str(each)
+                    refused += 1
+                else:
+                    assert each == bytes(BYTES_MAX)
+            assert refused == questions - 4
+            assert two.answers.bytes_unsent == 0
+
+    play(main())
+
+
+def test_when_more_bytes_are_asked_than_may_be_under_way_then_the_asker_is_refused() -> None:
+    async def main() -> None:
+        async with group_of(Counter, 2) as (one, two):
+            two.answer("never", never)
+            waiting = [
+                asyncio.ensure_future(one.ask(two.address, "never", bytes(BYTES_MAX), SECONDS))
+                for _ in range(asking.UNDER_WAY_BYTES_MAX // BYTES_MAX)
+            ]
+            await asyncio.sleep(0)
+            with pytest.raises(AskRefused, match="16 questions of 67108864 bytes to"):
+                await one.ask(two.address, "never", b"x", SECONDS)
+            for each in waiting:
+                each.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+            two.answer("shout", shout)
+            assert await one.ask(two.address, "shout", b"x", SECONDS) == b"X"
+
+    play(main())
+
+
+@pytest.mark.parametrize(
+    ("words", "told_words"), [("x" * 2 * BYTES_MAX, "x" * asking.WORDS_MAX), ("odd: \udcff", r"odd: \udcff")]
+)
+def test_when_what_was_raised_cannot_be_sent_as_it_is_then_it_is_told_all_the_same(
+    words: str, told_words: str
+) -> None:
+    async def fail(_: bytes) -> bytes:
+        raise LookupError(words)
+
+    async def main() -> None:
+        async with group_of(Counter, 2) as (one, two):
+            two.answer("fail", fail)
+            with pytest.raises(AnswerFailed) as told:
+                await one.ask(two.address, "fail", b"", SECONDS)
+            assert str(told.value).endswith(told_words)
 
     play(main())
 

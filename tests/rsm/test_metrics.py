@@ -4,6 +4,7 @@ import asyncio
 import re
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.ports import free_ports
 from rsm.errors import CommandFailed
+from rsm.figures import Figure, gauge, gauges
 from rsm.histogram import Histogram
 from rsm.replica import Replica
 from tests.rsm.machines import Counter
@@ -54,7 +56,7 @@ async def scrape(replica: Replica[Any]) -> Samples:
     return found
 
 
-def value(samples: Samples, name: str, **labels: str) -> float:
+def value(samples: Samples, name: str, /, **labels: str) -> float:
     return samples[name, frozenset(labels.items())]
 
 
@@ -202,8 +204,48 @@ def test_every_metric_is_documented_and_every_documented_one_exists(tmp_path: Pa
             return set(re.findall(r"^# TYPE (rsm_\w+) ", text, re.MULTILINE))
 
     served = play(main())
-    documented = set(re.findall(r"^\| `(rsm_\w+)`", DOCS.read_text(), re.MULTILINE))
-    assert served == documented
+    assert served == {name for name in documented() if not name.startswith("rsm_actions")}
+
+
+def documented() -> set[str]:
+    return set(re.findall(r"^\| `(rsm_\w+)`", DOCS.read_text(), re.MULTILINE))
+
+
+class Shop(Counter):
+    def figures(self) -> Iterator[Figure]:
+        yield gauge("shop_sum", "What was added up.", self.value)
+
+
+def test_when_an_application_has_figures_of_its_own_then_they_are_shown_beside_the_others() -> None:
+    async def main() -> None:
+        async with group_of(Shop, 1, metrics="127.0.0.1:0") as (one,):
+            await one.proxy.add(7)
+            one.show_figures("left", lambda: [gauges("shop_tills", "Open.", "till", {"left": 1})])
+            one.show_figures("right", lambda: [gauges("shop_tills", "Open.", "till", {"right": 2})])
+            samples = await scrape(one)
+            assert value(samples, "rsm_shop_sum") == 7
+            assert [value(samples, "rsm_shop_tills", till=till) for till in ("left", "right")] == [1, 2]
+            one.show_figures("right", None)
+            assert ("rsm_shop_tills", frozenset({("till", "right")})) not in await scrape(one)
+
+    play(main())
+
+
+def test_when_figures_of_an_application_fail_then_the_rest_of_the_page_is_shown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail() -> Iterator[Figure]:
+        raise LookupError("no such figure")
+
+    async def main() -> None:
+        async with group_of(Shop, 1, metrics="127.0.0.1:0") as (one,):
+            one.show_figures("broken", fail)
+            samples = await scrape(one)
+            assert value(samples, "rsm_shop_sum") == 0
+            assert value(samples, "rsm_standing", standing="serving") == 1
+            assert "figures could not be made" in caplog.text
+
+    play(main())
 
 
 def test_when_a_machine_makes_up_errors_then_the_page_is_made_and_stays_small() -> None:

@@ -18,10 +18,12 @@ import pytest
 from bench.ports import free_ports
 from cli.replica import write_group
 from ordering.driver import run
-from ordering.effects import Accepted, Deliver, Delivery, InstallView, LevelReached, Retract
+from ordering.effects import Accepted, CallsTaken, Deliver, Delivery, InstallView, LevelReached, Retract
+from ordering.packets import Batch
 from ordering.qos import MAJORITY, Level
 from ordering.recording import SCHEMA, EventKind, Recorder, read_recording
 from ordering.views import Member, SiteId, View, ViewId
+from rsm import envelope
 from rsm import recording as recording_module
 from rsm.calls import Calls
 from rsm.client import Client, ClientConfig
@@ -424,6 +426,30 @@ def test_when_recordings_grow_then_the_oldest_files_go_and_the_newest_stays(tmp_
     boots = [int.from_bytes(row["boot"], "big") for row in rows_of(tmp_path)]
     assert boots[-1] == last
     assert boots == list(range(boots[0], last + 1)), "what is kept is whole"
+
+
+def test_when_callers_outside_ask_then_what_this_site_submits_for_them_is_a_row_with_the_first_call(
+    tmp_path: Path,
+) -> None:
+    kept = Recording(tmp_path, "callers", bytes_max=1 << 30)
+    kept.begin(ME, "founder")
+    catalogue = Catalogue(Counter)
+    call = Language(catalogue).encode(41, 6, 5, catalogue.command("add").bind((1,), {}))
+    for first, message in ((3, call), (5, envelope.OPEN), (7, b"what no machine knows")):
+        batch = Batch(ME.site, ME.boot, first, MAJORITY, (message, call))
+        kept.hear([CallsTaken(batch)], NoCalls())
+    kept.start()
+    kept.finish()
+    told = [
+        (row["source"], row["first_seq"], row["count"], row["session"], row["first_request"])
+        for row in rows_of(tmp_path)
+        if row["event"] == "submitted"
+    ]
+    assert told == [
+        (ME.site, 3, 2, 41, 6),
+        (ME.site, 5, 2, None, None),
+        (ME.site, 7, 2, None, None),
+    ]
 
 
 def test_when_deliveries_of_one_source_follow_each_other_then_they_are_one_row(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from ordering.naming import group_id
 from ordering.views import Member, SiteId, View, ViewId
+from rsm.client import Client, ClientConfig
 from rsm.pages import fetch_locally
 from rsm.replica import Replica
 from rsm.status import ReplicaStatus, Role, Standing, describe_change
@@ -80,6 +81,25 @@ def test_when_a_replica_is_asked_then_it_knows_itself_and_what_the_others_have_s
             (born,) = asked.views
             assert born.ring == [each.address for each in asked.members]
             assert abs(born.at_s - time.time()) < 60
+
+    play(main())
+
+
+def test_when_callers_are_outside_then_the_time_of_their_calls_is_known_where_they_come_in() -> None:
+    async def main() -> None:
+        async with group_of(Counter) as replicas:
+
+            def measured() -> int:
+                told = [each.status().traffic for each in replicas]
+                return sum(sum(each.latency) for each in told if each is not None)
+
+            before = measured()
+            addresses = tuple(each.address for each in replicas)
+            outside = ClientConfig(group="tested", replicas=addresses, insecure=True)
+            async with Client(Counter, outside) as counter:
+                for _ in range(5):
+                    await counter.add(1)
+            assert measured() >= before + 5
 
     play(main())
 

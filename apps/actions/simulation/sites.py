@@ -91,8 +91,12 @@ class SiteProgram:
         self.cluster.clock.after(after_ns, partial(self._soon, self.life, call))
 
     def _soon(self, life: int, call: Callable[[], object]) -> None:
+        """Who is called before it in the same turn of the loop may end the program."""
+        self.host.loop.call_soon(self._if_alive, life, call)
+
+    def _if_alive(self, life: int, call: Callable[[], object]) -> None:
         if self.lives and life == self.life:
-            self.host.loop.call_soon(call)
+            call()
 
     # -- commands --------------------------------------------------------------------------------
 
@@ -164,7 +168,10 @@ class SiteProgram:
         self._later(LOOK_NS, self._look_again)
 
     def _restart(self) -> None:
-        """The manager alone, in a process that stays: nobody sees that but by its registration."""
+        """The manager alone, in a process that stays: nobody sees that but by its registration, or by its
+        word, which comes sooner or later."""
+        if self.registered and self.rng.randrange(2):
+            self._call("unregister", (self.name, self.registered), _ignore)
         self.died()
         self.started(self.cluster)
 

@@ -442,3 +442,62 @@ def test_a_ledger_in_the_middle_of_everything_is_restored_as_it_was() -> None:
     assert b"".join(other.snapshot()) == group.snapshot()
     assert other.actions() == group.ledger.actions()
     assert msgspec.msgpack.encode(other.alarm()) == msgspec.msgpack.encode(group.ledger.alarm())
+
+
+# -- who goes ------------------------------------------------------------------------------------
+
+
+def test_when_a_site_unregisters_then_what_it_has_not_voted_for_is_aborted_and_its_votes_stand() -> None:
+    group = Group()
+    group.request("voted", at("a", "x"), at("b", "x"))
+    group.request("unvoted", at("a", "y"), at("b", "y"))
+    group.request("parked", at("b", "z"), depends=("nobody",))
+    group.vote("voted", "b")
+    assert group.call(group.ledger.unregister, "b", group.incarnations["b"])
+    assert group.state("voted") is State.VOTING
+    assert {group.of(each).reason for each in ("unvoted", "parked")} == {"b has gone"}
+    with group.refused("away"):
+        group.request("new", at("b", "x"))
+    group.vote("voted", "a")
+    assert group.state("voted") is State.COMMITTED
+    assert group.finish("voted", "b") == 1  # it may still end what it has begun
+    assert [(each.name, each.is_here) for each in group.ledger.sites()][1] == ("b", False)
+
+
+def test_when_a_site_unregisters_twice_or_late_then_the_later_registration_stays() -> None:
+    group = Group()
+    first = group.incarnations["b"]
+    assert group.call(group.ledger.unregister, "b", first)
+    before = group.snapshot()
+    assert not group.call(group.ledger.unregister, "b", first)
+    assert not group.call(group.ledger.unregister, "z", 1)
+    assert group.snapshot() == before
+    group.register("b", 2)
+    group.request("new", at("b", "x"))
+    assert not group.call(group.ledger.unregister, "b", first)
+    assert group.vote("new", "b") is State.COMMITTED
+
+
+def test_when_a_site_unregisters_and_leaves_the_ring_then_that_is_one_end() -> None:
+    group = Group()
+    group.call(group.ledger.unregister, "b", group.incarnations["b"])
+    since = group.ledger.duties(0, "b").events[-1].incarnation
+    group.view(1, 3)
+    assert group.ledger.duties(0, "b").events[-1].incarnation == since
+    group.view(1, 2, 3)
+    assert [each.name for each in group.ledger.sites() if each.is_here] == ["a", "c"]
+
+
+def test_when_operations_are_added_behind_a_number_then_they_are_added_once() -> None:
+    group = Group()
+    group.call(group.ledger.open, new("cart"))
+    one, two = at("a", "x"), at("b", "x")
+    for _ in range(2):
+        assert group.call(group.ledger.add, "cart", (one,), 0).operations == (one,)
+    assert group.call(group.ledger.add, "cart", (two,), 1).operations == (one, two)
+    assert group.call(group.ledger.add, "cart", (one,), 0).operations == (one, two)
+    with group.refused("changed"):
+        group.ledger.add("cart", (two,), 0)
+    with group.refused("bad_request"):
+        group.ledger.add("cart", (two,), 3)
+    assert group.call(group.ledger.add, "cart", (one,)).operations == (one, two, one)

@@ -11,6 +11,7 @@ from apps.actions.errors import (
     ActionMisused,
     ActionUnknown,
     OperationFailed,
+    ParticipantError,
     RequestRefused,
     ResultChanged,
     SiteUnavailable,
@@ -23,7 +24,7 @@ from apps.actions.types import NewAction, State
 from rsm.client import Client, ClientConfig
 from rsm.errors import OutcomeUnknown, Rejected
 from tests.apps.actions.bank import credit, debit, fill, look, misspell
-from tests.apps.actions.sites import NAMES, banks, carry_out, until, until_state
+from tests.apps.actions.sites import NAMES, banks, carry_out, until, until_state, until_voted
 from tests.rsm.postgres_kit import postgres
 from tests.rsm.test_replica import crash, play
 
@@ -225,6 +226,73 @@ def test_when_many_compete_for_one_account_then_each_is_whole(tmp_path: Path) ->
     play(main())
 
 
+# -- who goes ------------------------------------------------------------------------------------
+
+
+def test_when_a_manager_is_closed_then_its_name_is_away_at_once_and_what_it_has_not_voted_for_is_aborted(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            manager, slow = made.managers["a"], made.participants["b"]
+            came = slow.hold("prepare")
+            half = manager.action("half", timeout=60)
+            waiting = asyncio.ensure_future(carry_out(half, a=debit("a", 1), b=credit("b", 1)))
+            await came.wait()
+            closing = asyncio.ensure_future(made.stop("b"))
+            with pytest.raises(ActionAborted, match="b has gone"):
+                await waiting
+            with pytest.raises(RequestRefused, match="b is not there at present"):
+                await carry_out(manager.action(), b=credit("b", 1))
+            with pytest.raises(SiteUnavailable, match="b: is not there at present"):
+                await manager.action().at("b", credit("b", 1))
+            slow.release("prepare")
+            await closing
+            assert ("aborted", "half") in slow.calls
+            await made.start("b")  # beside the replica that has stayed
+            await carry_out(manager.action("again"), a=debit("a", 1), b=credit("b", 1))
+            await manager.finished("again")
+            assert made.found == [99, 101, 100]
+
+    play(main())
+
+
+def test_when_a_manager_is_closed_behind_its_vote_then_that_counts(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            manager = made.managers["a"]
+            came = made.participants["c"].hold("prepare")
+            action = manager.action("late", timeout=60)
+            waiting = asyncio.ensure_future(carry_out(action, b=credit("b", 1), c=debit("c", 1)))
+            await came.wait()
+            await until_voted(manager, "late", "b")
+            await made.stop("b")
+            made.participants["c"].release("prepare")
+            await waiting
+            assert made.found[1] == 100
+            await made.start("b")
+            await action.finished()
+            assert made.found == [100, 101, 99]
+
+    play(main())
+
+
+def test_when_a_manager_is_entered_twice_then_that_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            manager = made.managers["b"]
+            with pytest.raises(ActionMisused, match="b: this manager was started before; make another"):
+                await manager.__aenter__()
+            async with manager.action() as action:
+                assert await action.at("b", debit("b", 1)) == 99
+            await made.stop("b")
+            with pytest.raises(ActionMisused, match="started before"):
+                await manager.__aenter__()
+            assert made.found[1] == 99
+
+    play(main())
+
+
 # -- nested and dependent ------------------------------------------------------------------------
 
 
@@ -362,6 +430,49 @@ def test_when_who_waits_is_cancelled_then_the_group_is_asked_to_abort(tmp_path: 
     play(main())
 
 
+def test_when_who_waits_is_cancelled_before_its_request_is_ordered_then_it_is_aborted_all_the_same(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            made.participants["b"].hold("prepare")
+            waiting = asyncio.ensure_future(
+                carry_out(made.managers["a"].action("brief"), b=credit("b", 1), c=debit("c", 1))
+            )
+            await asyncio.sleep(0)  # it has begun, and nothing can be ordered yet
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await until_state(made.managers["b"], "brief", State.ABORTED)
+            made.participants["b"].release("prepare")
+
+    play(main())
+
+
+def test_when_who_is_cancelled_has_used_the_id_of_another_then_that_one_is_not_aborted(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            came = made.participants["b"].hold("prepare")
+            first = asyncio.ensure_future(
+                carry_out(made.managers["a"].action("same"), a=debit("a", 1), b=credit("b", 1))
+            )
+            await came.wait()
+            manager = made.managers["c"]
+            second = asyncio.ensure_future(carry_out(manager.action("same"), c=debit("c", 5)))
+            await asyncio.sleep(0)
+            second.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await second
+            await until(lambda: not manager._tasks)  # what it asks for when it is cancelled is over
+            made.participants["b"].release("prepare")
+            await first
+            assert made.found[0] == 99
+
+    play(main())
+
+
 def test_when_a_preparation_hangs_then_the_deadline_decides_and_the_site_undoes_it(tmp_path: Path) -> None:
     async def main() -> None:
         async with banks(tmp_path) as made:
@@ -373,6 +484,59 @@ def test_when_a_preparation_hangs_then_the_deadline_decides_and_the_site_undoes_
             await until(lambda: ("aborted", "late") in made.participants["b"].calls)
             assert not (await made.participants["b"].recover()).prepared
             assert made.found == [100, 100, 100]
+
+    play(main())
+
+
+def test_when_many_were_applied_since_then_one_is_known_to_be_applied_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apps.actions.manager.DONE_KEPT", 2)
+
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            manager = made.managers["a"]
+            first = manager.action("first")
+            await carry_out(first, a=debit("a", 1))
+            for _ in range(4):
+                await carry_out(manager.action(), a=debit("a", 1))
+            assert first.record is not None
+            await manager.applied_here(first.record)
+
+    play(main())
+
+
+def test_when_the_own_site_hears_of_the_decision_late_then_who_waits_is_told_once_it_is_applied(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            manager = made.managers["a"]
+            came = made.participants["a"].hold("commit")
+            waiting = asyncio.ensure_future(carry_out(manager.action("held"), a=debit("a", 1)))
+            await came.wait()
+            other = asyncio.ensure_future(manager.applied_here(await manager.outcome("held")))
+            await asyncio.sleep(0)
+            assert not other.done()
+            made.participants["a"].release("commit")
+            await asyncio.gather(waiting, other)
+            assert made.found[0] == 99
+
+    play(main())
+
+
+def test_when_a_site_is_forgotten_that_cannot_apply_it_then_who_waits_for_it_goes_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            manager = made.managers["a"]
+            made.participants["a"].errors["commit"] = ParticipantError("the disk is full")
+            await carry_out(manager.action("stuck"), a=debit("a", 1))
+            made.participants["a"].hold("commit")
+            waiting = asyncio.ensure_future(manager.applied_here(await manager.outcome("stuck")))
+            await manager.ledger.forget("a")
+            made.participants["a"].release("commit")
+            await waiting
+            assert made.found[0] == 100
 
     play(main())
 

@@ -29,6 +29,10 @@ def test_claims_hold_with_five_sites() -> None:
         assert not report.violations, report.replay
 
 
+def test_when_a_program_ends_before_others_have_their_turn_in_the_loop_then_nothing_of_it_goes_on() -> None:
+    assert run_actions(ActionsPlan(seed=423)).violations == []
+
+
 def test_without_faults_most_transfers_commit_and_a_seed_is_always_the_same_run() -> None:
     plan = ActionsPlan(seed=1, faults=FaultMix.NONE, seconds=2)
     told: list[object] = []

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from apps.actions.doubts import Question, Settled, ask_doubts
 from apps.actions.errors import (
     ActionAborted,
     ActionMisused,
@@ -16,9 +17,10 @@ from apps.actions.errors import (
 from apps.actions.initiator import Initiator
 from apps.actions.ledger import ActionLedger
 from apps.actions.manager import ActionManager
+from apps.actions.participant import Unit
 from apps.actions.sql import SqlParticipant
 from apps.actions.types import Finish, State
-from rsm.errors import OutcomeUnknown, RsmError
+from rsm.errors import AnswerFailed, NotAnswered, OutcomeUnknown, RsmError
 from rsm.operations import ForkWanted
 from rsm.replica import Replica
 from tests.apps.actions.bank import balances, bank, credit, debit, run, total
@@ -161,6 +163,19 @@ def test_when_a_name_is_in_use_beside_the_same_replica_then_the_second_does_not_
     play(main())
 
 
+@pytest.mark.parametrize("name", ["", "x" * 257])
+def test_when_the_ledger_refuses_a_name_then_the_manager_does_not_start(tmp_path: Path, name: str) -> None:
+    async def main() -> None:
+        async with banks(tmp_path, names="b") as made:
+            participant = SqlParticipant(made.urls["a"], bank)
+            manager = ActionManager(made.replicas[0], site=name, participant=participant)
+            with pytest.raises(ActionMisused, match=r"is no name for a site: .*'most': 256"):
+                await manager.__aenter__()
+            assert [each.name for each in await made.managers["b"].ledger.sites()] == ["b"]
+
+    play(main())
+
+
 def test_when_a_replica_is_thrown_out_and_comes_back_then_its_site_registers_again(tmp_path: Path) -> None:
     async def main() -> None:
         async with banks(tmp_path) as made:
@@ -169,6 +184,7 @@ def test_when_a_replica_is_thrown_out_and_comes_back_then_its_site_registers_aga
             await made.replicas[0].remove(made.replicas[2].address, timeout=20, force=True)
             await until(lambda: made.managers["c"]._core.incarnation > before)
             assert made.replicas[2].member != member
+            await made.managers["a"].ledger.sites()  # its own replica knows of that by now too
             async with made.managers["a"].action() as action:
                 assert await action.at("c", debit("c", 1)) == 99
             await action.finished()
@@ -219,10 +235,71 @@ def test_when_the_group_begins_anew_then_what_is_prepared_is_in_doubt_until_it_i
             assert balances(urls["c"])["c"] == 101
             await manager.settle(unit, commit=commit)
             assert manager.in_doubt == {}
+            await manager.settle(unit, commit=commit)  # said again, it is as it was
+            with pytest.raises(ActionMisused, match=f"it is {'committed' if commit else 'aborted'} at c"):
+                await manager.settle(unit, commit=not commit)
             with pytest.raises(ActionMisused, match="is not in doubt at c"):
-                await manager.settle(unit, commit=commit)
+                await manager.settle(Unit("another", unit.chain), commit=commit)
             assert balances(urls["c"])["c"] == (111 if commit else 101)
             assert not (await participants[2].recover()).prepared
+
+    play(main())
+
+
+async def doubtful(made: Bank, name: str) -> Unit:
+    """As a site's database is whose group had to begin anew."""
+    unit = Unit("lost@7", 48879)
+    participant = SqlParticipant(made.urls[name], bank)
+    await participant.open()
+    await participant.prepare(unit, [credit(name, 10).at(name)])
+    await participant.close()
+    await made.stop(name)
+    await made.start(name)
+    return unit
+
+
+@pytest.mark.parametrize("step", ["commit", "committed"])
+def test_when_an_operator_does_not_wait_then_it_is_settled_all_the_same_and_told_when_said_again(
+    tmp_path: Path, step: str
+) -> None:
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            unit = await doubtful(made, "c")
+            through, slow = made.replicas[0], made.participants["c"]
+            address = made.replicas[2].address
+            came = slow.hold(step)
+            with pytest.raises(NotAnswered):
+                await ask_doubts(through, "c", address, 0.2, Question(unit, True))
+            await came.wait()
+            with pytest.raises(AnswerFailed, match="lost@7 of chain beef: it is committed at c"):
+                await ask_doubts(through, "c", address, 5, Question(unit, False))
+            again = asyncio.ensure_future(ask_doubts(through, "c", address, 5, Question(unit, True)))
+            slow.release(step)
+            told = await again
+            assert (told.left, told.settled) == ((), (Settled(*unit, True),))
+            assert [each for each in slow.calls if each[0] == "commit"] == [("commit", "lost")]
+            assert balances(made.urls["c"]) == {"c": 110}
+            await made.stop("c")
+            await made.start("c")  # another process finds the mark
+            told = await ask_doubts(through, "c", address, 5, Question(unit, True))
+            assert told.settled == (Settled(*unit, True),)
+
+    play(main())
+
+
+def test_when_a_unit_cannot_be_settled_then_the_operator_is_told_and_it_is_in_doubt_as_before(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            unit = await doubtful(made, "c")
+            manager, errors = made.managers["c"], made.participants["c"].errors
+            errors["commit"] = ParticipantError("the disk is full")
+            with pytest.raises(ParticipantError, match="the disk is full"):
+                await manager.settle(unit, commit=True)
+            assert list(manager.in_doubt) == [unit]
+            await manager.settle(unit, commit=False)  # nothing was done, so it may be the other
+            assert balances(made.urls["c"]) == {"c": 100}
 
     play(main())
 
@@ -248,6 +325,37 @@ def test_when_the_group_goes_on_in_another_chain_then_what_was_committed_before_
             assert manager.in_doubt == {}
             assert balances(made.urls["c"]) == {"c": 110}
             await carry_out(manager.action(), c=credit("c", 1))  # nothing is in its way
+
+    play(main())
+
+
+def test_when_a_report_of_the_chain_before_is_still_to_come_then_it_takes_none_of_the_new_chain_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            manager, replica, participant = made.managers["c"], made.replicas[2], made.participants["c"]
+            waits, go_on = asyncio.Event(), asyncio.Event()
+
+            async def held(pause: Any) -> None:
+                pause.close()
+                waits.set()
+                await go_on.wait()
+
+            participant.errors["commit"] = ParticipantError("not yet")
+            with monkeypatch.context() as patched:
+                patched.setattr(manager, "_unless_over", held)
+                await carry_out(made.managers["a"].action("late"), c=credit("c", 10))
+                await waits.wait()
+                await until(lambda: manager._reporting is not None)
+            await asyncio.gather(made.crash("a"), made.crash("b"))
+            participant.errors.clear()
+            await until_done(replica, ForkWanted(chain_of(replica)))
+            await until(lambda: ("committed", "late") in participant.calls)
+            go_on.set()
+            while (found := await reported(manager, "late", "c")).error or not found.timestamp:
+                await asyncio.sleep(0.01)
+            assert balances(made.urls["c"]) == {"c": 110}
 
     play(main())
 
@@ -400,5 +508,45 @@ def test_when_an_error_cannot_be_sent_as_it_is_then_votes_and_reports_come_all_t
             del errors["commit"]
             await action.finished()
             assert made.found == [90, 110, 100]
+
+    play(main())
+
+
+class HeldReports:
+    """The ledger, whose first report is under way until it is let go."""
+
+    def __init__(self, ledger: Any) -> None:
+        self.is_held = asyncio.Event()
+        self.let_go = asyncio.Event()
+        self._ledger = ledger
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+    async def finished(self, site: str, incarnation: int, reports: list[tuple[str, str]]) -> int:
+        if not self.is_held.is_set():
+            self.is_held.set()
+            await self.let_go.wait()
+        told: int = await self._ledger.finished(site, incarnation, reports)
+        return told
+
+
+def test_when_a_site_is_registered_anew_while_its_report_is_under_way_then_the_report_is_made_again(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            manager = made.managers["b"]
+            held: Any = HeldReports(manager.ledger)
+            manager.ledger = held
+            action = made.managers["a"].action("transfer")
+            await carry_out(action, a=debit("a", 10), b=credit("b", 10))
+            await held.is_held.wait()
+            before, member = manager._core.incarnation, manager._replica.member
+            await manager.ledger.register("b", member.site, f"{member.boot:032x}")
+            # It follows that registration with one of its own, and is told all that stands.
+            await until(lambda: manager._heard >= manager._core.incarnation > before)
+            held.let_go.set()
+            await action.finished()
 
     play(main())
