@@ -2,6 +2,7 @@
 #   PYTHON=python3.12 make setup    use this interpreter
 #   make sim SEEDS=1000             run more seeds
 #   make chromium                   install what the browser tests drive (as root)
+#   make setup JAVA=install         install also the Java that rsm pipeline runs on (as root)
 #   make load FAULTS=1 SHAPE=soak RUN_TIME=30m USERS=40
 
 SHELL := /bin/sh
@@ -11,6 +12,7 @@ PYTHON ?=
 SEEDS ?= 200
 JOBS ?= 2
 CHROMIUM ?= /usr/bin/chromium
+JAVA ?=
 FAULTS ?=
 SHAPE ?= constant
 RUN_TIME ?= 30s
@@ -26,13 +28,13 @@ ifneq ($(shell test -x $(BIN)/python && cat $(STAMP) 2>/dev/null),$(shell pwd -P
 $(STAMP): remake
 endif
 
-.PHONY: help setup demo test check sim load chromium browser screenshots clean remake
+.PHONY: help setup demo test check sim load chromium browser java screenshots clean remake
 
 help: ## show this list
 	@echo "usage: make TARGET"
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' Makefile
 
-setup: $(STAMP) ## make .venv and install rsm with its tools into it
+setup: $(STAMP) java ## make .venv and install rsm with its tools into it
 
 demo: $(STAMP) ## run a key-value store here, until Ctrl-C; without a terminal play its story
 	$(BIN)/rsm demo
@@ -50,7 +52,7 @@ check: $(STAMP) ## lint, formatting, types, import rules, house rules
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q tests/test_tidy.py
 
-test: $(STAMP) browser ## run the tests, JOBS at a time
+test: $(STAMP) browser java ## run the tests, JOBS at a time
 	$(BIN)/pytest -n $(JOBS)
 
 # A machine that tests for others (CI=true) gets a browser if it is root's to give; a person is told how to get one.
@@ -62,6 +64,15 @@ browser:
 chromium: ## install Debian's chromium for the browser tests, as root
 	apt-get update -q
 	DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends chromium
+
+# Spark needs Java. Whoever has none is told the one line that installs it; it is installed if that was said, or on a
+# machine that tests for others.
+java: $(STAMP)
+	@if $(BIN)/python -m pipeline.java 2>/dev/null; then :; \
+	elif [ "$(JAVA)" = install ] || { [ "$(CI)" = true ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; }; then \
+	  apt-get update -q && \
+	  DEBIAN_FRONTEND=noninteractive $$($(BIN)/python -c 'import pipeline.java; print(pipeline.java.INSTALL)'); \
+	else $(BIN)/python -m pipeline.java || :; fi
 
 screenshots: $(STAMP) ## make docs/images/dashboard.png anew, in a browser, from a demo under load
 	$(BIN)/python -m tests.browser.screenshots docs/images

@@ -48,6 +48,7 @@ from cli.bench_common import (
 )
 from cli.bench_http import http_command, overload_command
 from cli.bench_peers import app as peers
+from cli.bench_pipeline import pipeline_command
 from cli.bench_tables import (
     NETWORK_COLUMNS,
     VERDICT_STYLES,
@@ -508,3 +509,4 @@ def network_command(
 app.command(name="actions")(actions_command)
 app.command(name="http")(http_command)
 app.command(name="overload")(overload_command)
+app.command(name="pipeline")(pipeline_command)

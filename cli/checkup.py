@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,8 @@ import msgspec
 from ordering.errors import OrderingError
 from ordering.transports.addresses import parse_endpoint
 from ordering.transports.udp import BUFFER_BYTES, BUFFER_BYTES_ENOUGH
+from pipeline.errors import JavaMissing
+from pipeline.java import require_java
 from rsm.config import ReplicaConfig
 from rsm.storage.errors import StorageCorrupt, StorageError
 from rsm.storage.looking import Look, looking, owner_of
@@ -127,6 +130,18 @@ def runtime() -> Iterator[Finding]:
         yield mind("open files", words, f"ulimit -n {FILES_ENOUGH}, or LimitNOFILE= of the service")
     else:
         yield well("open files", f"at most {soft}")
+
+
+def java() -> Iterator[Finding]:
+    """Only who has the pipeline on this machine wants one."""
+    if find_spec("pyspark") is None:
+        return
+    try:
+        found = require_java()
+    except JavaMissing as error:
+        yield mind("java", "rsm pipeline does not run here", str(error))
+    else:
+        yield well("java", f"{found.path}, version {found.version}, for rsm pipeline")
 
 
 def buffers() -> Iterator[Finding]:

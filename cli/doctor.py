@@ -72,6 +72,7 @@ def _findings(config: SiteFile) -> Iterator[Finding]:
     yield from checkup.settings(site)
     yield from checkup.key(site)
     yield from checkup.runtime()
+    yield from checkup.java()
     yield from checkup.buffers()
     try:
         keyring = site.keyring()

@@ -35,6 +35,7 @@ PLACES: Final = {
     "sim": "cli.sim:sim",
     "story": "cli.story:story",
     "bench": "cli.bench:app",
+    "pipeline": "cli.pipeline:app",
 }
 SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "call": {"ignore_unknown_options": True},  # a number may be negative

@@ -1,10 +1,13 @@
-"""With CI=true a skipped test fails the run, unless allowed_skips.txt lists it with a reason."""
+"""With CI=true a skipped test fails the run, unless allowed_skips.txt lists it with a reason. Tests on Spark
+share one process."""
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 # A test that fails because the machine is busy says nothing about the product.
 settings.register_profile("rsm", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -27,6 +30,18 @@ def read_allowed_skips(path: Path) -> dict[str, str]:
             raise pytest.UsageError(f"{path.name}:{number}: no reason is given for {node_id}")
         allowed[node_id] = reason
     return allowed
+
+
+class OneSpark(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
+    """Each test goes to who is free, but those on Spark go to one process: others would start a Spark too,
+    and make anew what a file's tests share."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "spark" if nodeid.startswith("tests/pipeline/") else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneSpark:
+    return OneSpark(config, log)
 
 
 class SkipGuard:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer import Context
 from typer.main import get_command
 
 from cli.main import app
@@ -48,7 +49,7 @@ def test_when_a_page_names_a_command_then_it_is_there_with_those_options(line: s
     command: Any = get_command(app)
     words = shlex.split(line)
     while words and not words[0].startswith("-") and hasattr(command, "commands"):
-        command = command.commands[words.pop(0)]
+        _, command, words = command.resolve_command(Context(command), words)
     known = {"--help"}.union(*((*option.opts, *option.secondary_opts) for option in command.params))
     named = {word for word in words if re.match("--?[a-z]", word)}
     assert {re.sub("^-v+$", "-v", name) for name in named} <= known

@@ -1,0 +1,321 @@
+"""What happened to keys, and what were they as of any slot? (``docs/pipeline.md``, History)
+
+::
+
+    what replicas tell ──facts──▶ ──agreed──▶ one row for a change ──intervals──▶ valid from … to
+                       ──spans──▶ from when to when each of them tells everything; holes between
+
+A key was what it was from the slot of a change up to that of its next one. So the state as of a slot is
+those rows whose interval has it: a filter. Nothing is replayed, and nothing comes to the driver but spans,
+which are as many as recorders had beginnings.
+"""
+
+from datetime import datetime
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as fn
+
+from pipeline import tables as all_tables
+from pipeline.schemas import shown
+from pipeline.tables import Tables
+
+PART_BITS: Final = 20  # slots that a key's changes are put in order in, at a time
+BUCKETS: Final = 16
+_BYTES: Final = ("value", "value_digest")
+_CONTENT: Final = ("kind", "value", "value_bytes", "value_digest", "created", "version", "lease")
+_CHANGED: Final = ("put", "delete", "expire")
+_NS: Final = 1_000_000_000
+
+
+def open_tables(spark: SparkSession, output: str) -> list[str]:
+    """Register what is there below ``output`` for Spark SQL: ``kv_changes``, ``kv_state``, ``kv_hot``,
+    ``kv_trail``, ``kv_spans``; with ``name``, the key as text."""
+    tables = Tables(spark, output)
+    found = []
+    for table in (
+        all_tables.KV_CHANGES,
+        all_tables.KV_STATE,
+        all_tables.KV_HOT,
+        all_tables.KV_TRAIL,
+        all_tables.KV_SPANS,
+    ):
+        if tables.has(table):
+            name = table.path.rpartition("/")[2]
+            rows = tables.read(table)
+            if "key" in rows.columns:
+                rows = rows.withColumn("name", fn.col("key").cast("string"))
+            rows.createOrReplaceTempView(name)
+            found.append(name)
+    return found
+
+
+# -- one row for a change ------------------------------------------------------------------------
+
+
+def facts(changes: DataFrame) -> DataFrame:
+    """What a key became, and when, by each who tells it. An entry of a base is the change that made it so."""
+    is_change = fn.col("kind").isin(*_CHANGED)
+    is_entry = (fn.col("kind") == "base") & fn.col("key").isNotNull()
+    return changes.where(is_change | is_entry).select(
+        "chain",
+        "key",
+        fn.coalesce("revision", "ts").alias("ts"),
+        fn.when(is_change, fn.col("kind")).otherwise("put").alias("kind"),
+        *_CONTENT[1:],
+        "time_ns",
+        "wall_ns",
+        is_change.alias("is_change"),
+        shown(fn.col("site")).alias("site"),
+    )
+
+
+def agreed(told: DataFrame) -> DataFrame:
+    """One row for a change, whoever told it; those who tell of it as it happened are believed first. The
+    slot is part of the key, so a hot key is many groups."""
+    content = fn.xxhash64(*(_or_none(name) for name in _CONTENT))
+    change_site = fn.when(fn.col("is_change"), fn.col("site"))
+    best = fn.struct(*_CONTENT, "time_ns")
+    # Whoever is believed must be the same in every run: the content decides between equals.
+    order = fn.struct("is_change", fn.col("time_ns").isNotNull(), "content")
+    return (
+        told.withColumn("content", content)
+        .groupBy("chain", "key", "ts")
+        .agg(
+            fn.max_by(best, order).alias("best"),
+            fn.min("wall_ns").alias("wall_ns"),
+            fn.max("is_change").alias("is_change"),
+            fn.count_distinct("content").alias("contents"),
+            fn.array_sort(fn.collect_set(change_site)).alias("sites"),
+        )
+        .select(
+            "chain",
+            "key",
+            "ts",
+            "best.*",
+            "wall_ns",
+            fn.when(fn.col("is_change"), "change").otherwise("base").alias("basis"),
+            "contents",
+            "sites",
+        )
+    )
+
+
+def _or_none(name: str) -> Column:
+    """A hash passes over nulls; here they count."""
+    value = fn.hex(name) if name in _BYTES else fn.col(name).cast("string")
+    return fn.coalesce(value, fn.lit("-"))
+
+
+def intervals(changes: DataFrame) -> DataFrame:
+    """With the slots of the change before and behind. Changes of a key meet by parts of slots, so that a hot
+    one is many groups; what is before and behind a part comes from one row for each part."""
+    parts = changes.withColumn("part", fn.shiftright("ts", PART_BITS))
+    in_part = Window.partitionBy("chain", "key", "part").orderBy("ts")
+    of_key = Window.partitionBy("chain", "key").orderBy("part")
+    edges = (
+        parts.groupBy("chain", "key", "part")
+        .agg(fn.min("ts").alias("first"), fn.max("ts").alias("last"))
+        .select(
+            "chain",
+            "key",
+            "part",
+            fn.lag("last").over(of_key).alias("part_before"),
+            fn.lead("first").over(of_key).alias("part_behind"),
+        )
+    )
+    return (
+        parts.withColumn("before", fn.lag("ts").over(in_part))
+        .withColumn("behind", fn.lead("ts").over(in_part))
+        .join(edges, ["chain", "key", "part"])
+        .withColumn("previous_ts", fn.coalesce("before", "part_before"))
+        .withColumn("valid_to", fn.coalesce("behind", "part_behind"))
+        .withColumn("bucket", bucket_of(fn.col("key")))
+        .drop("before", "behind", "part_before", "part_behind")
+    )
+
+
+def bucket_of(key: Column) -> Column:
+    return fn.pmod(fn.xxhash64(key), fn.lit(BUCKETS)).cast("int")
+
+
+# -- who has told everything, from when to when --------------------------------------------------
+
+
+def spans(changes: DataFrame) -> DataFrame:
+    """One row for each beginning of a recorder: as few as those are."""
+    of_recorder = Window.partitionBy("recorder").orderBy("position")
+    of_chain = Window.partitionBy("chain").orderBy("first_ts", "last_ts", "recorder", "position")
+    begun = (
+        changes.where((fn.col("kind") == "base") & fn.col("key").isNull())
+        .select(
+            "recorder",
+            fn.col("position").alias("begin"),
+            fn.lead("position").over(of_recorder).alias("end"),
+            "chain",
+            "site",
+            "boot",
+            fn.col("ts").alias("first_ts"),
+            fn.coalesce("version", fn.lit(0)).alias("entries"),
+        )
+        .alias("begun")
+    )
+    rows = changes.select("recorder", "position", "chain", "kind", "ts", "key").alias("rows")
+    belongs = (
+        (fn.col("rows.recorder") == fn.col("begun.recorder"))
+        & (fn.col("rows.position") >= fn.col("begin"))
+        & (fn.col("end").isNull() | (fn.col("rows.position") < fn.col("end")))
+        & (fn.col("rows.chain") == fn.col("begun.chain"))
+    )
+    is_entry = (fn.col("kind") == "base") & fn.col("rows.key").isNotNull()
+    found = (
+        rows.join(fn.broadcast(begun), belongs)
+        .groupBy("begun.recorder", "begin", "begun.chain", "site", "boot", "first_ts", "entries")
+        .agg(fn.max("rows.ts").alias("last_ts"), fn.count_if(is_entry).alias("found"))
+        .withColumnRenamed("begin", "position")
+    )
+    reached = fn.max("last_ts").over(of_chain.rowsBetween(Window.unboundedPreceding, -1))
+    return found.withColumn("hole_ts", fn.when(reached < fn.col("first_ts"), reached))
+
+
+def missed(known: DataFrame, changes: DataFrame, told: DataFrame) -> DataFrame:
+    """Keys that were there when a hole began, and are not in the base at its end: they are gone by then.
+    ``known``: intervals; ``changes``: as recorded; ``told``: spans."""
+    holes = told.where(fn.col("hole_ts").isNotNull() & (fn.col("entries") == fn.col("found")))
+    ends = holes.select("chain", "hole_ts", fn.col("first_ts").alias("end_ts"))
+    alive = (
+        known.where(fn.col("kind") == "put")
+        .join(fn.broadcast(ends), "chain")
+        .where(fn.col("ts") <= fn.col("hole_ts"))
+        .where(fn.col("valid_to").isNull() | (fn.col("valid_to") > fn.col("end_ts")))
+        .select("chain", "key", "end_ts")
+    )
+    there = (
+        changes.where((fn.col("kind") == "base") & fn.col("key").isNotNull())
+        .join(fn.broadcast(ends), (changes.chain == ends.chain) & (changes.ts == ends.end_ts), "left_semi")
+        .select("chain", "key", fn.col("ts").alias("end_ts"))
+        .distinct()
+    )
+    begun = changes.groupBy("chain", "ts").agg(fn.min("wall_ns").alias("wall_ns"))
+    ended = begun.join(
+        fn.broadcast(ends), (begun.chain == ends.chain) & (begun.ts == ends.end_ts), "left_semi"
+    )
+    ended = ended.select("chain", fn.col("ts").alias("end_ts"), "wall_ns")
+    return (
+        alive.join(there, ["chain", "key", "end_ts"], "left_anti")
+        .join(fn.broadcast(ended), ["chain", "end_ts"])
+        .select(
+            "chain",
+            "key",
+            fn.col("end_ts").alias("ts"),
+            fn.lit("gone").alias("kind"),
+            *(fn.lit(None).cast(known.schema[name].dataType).alias(name) for name in _CONTENT[1:]),
+            fn.lit(None).cast("long").alias("time_ns"),
+            "wall_ns",
+            fn.lit("base").alias("basis"),
+            fn.lit(1).cast("long").alias("contents"),
+            fn.array().cast("array<string>").alias("sites"),
+        )
+    )
+
+
+# -- what is asked of it -------------------------------------------------------------------------
+
+
+def state_as_of(changes: DataFrame, slots: DataFrame) -> DataFrame:
+    """``changes``: intervals; ``slots``: chain and ``as_of``, a row for each chain."""
+    is_valid = (fn.col("ts") <= fn.col("as_of")) & (
+        fn.col("valid_to").isNull() | (fn.col("valid_to") > fn.col("as_of"))
+    )
+    found = changes.where(fn.col("kind") == "put").join(fn.broadcast(slots), "chain").where(is_valid)
+    return found.withColumn("revision", fn.col("ts"))
+
+
+def slots_at(changes: DataFrame, moment: datetime) -> DataFrame:
+    """The last slot of each chain that was not behind a time of day."""
+    until = int(moment.timestamp() * _NS)
+    return (
+        changes.where(fn.coalesce("time_ns", "wall_ns") <= until)
+        .groupBy("chain")
+        .agg(fn.max("ts").alias("as_of"))
+    )
+
+
+def hottest(changes: DataFrame, window_s: int, most: int) -> DataFrame:
+    """Keys by how often they were changed in a window of time, then by bytes written. First the hottest of
+    each bucket are found, then of all: no group has every key."""
+    moment = fn.timestamp_seconds(fn.coalesce("time_ns", "wall_ns") / _NS)
+    counted = (
+        changes.where(fn.col("basis") == "change")
+        .withColumn("window", fn.window(moment, f"{window_s} seconds").start)
+        .groupBy("chain", "window", "bucket", "key")
+        .agg(
+            fn.count(fn.lit(1)).alias("changes"),
+            fn.sum(fn.length("key") + fn.coalesce("value_bytes", fn.lit(0))).alias("bytes"),
+        )
+    )
+    order = (fn.desc("changes"), fn.desc("bytes"), fn.asc("key"))
+    in_bucket = Window.partitionBy("chain", "window", "bucket").orderBy(*order)
+    in_all = Window.partitionBy("chain", "window").orderBy(*order)
+    some = counted.withColumn("rank", fn.row_number().over(in_bucket)).where(fn.col("rank") <= most)
+    return some.withColumn("rank", fn.row_number().over(in_all)).where(fn.col("rank") <= most)
+
+
+def trail(changes: DataFrame, operations: DataFrame, key: bytes) -> DataFrame:
+    """What happened to one key, and whose command it was, where callers have recorded that."""
+    of_key = changes.where((fn.col("bucket") == bucket_of(fn.lit(key))) & (fn.col("key") == fn.lit(key)))
+    # A caller that was too short to learn its chain has 0.
+    commands = (
+        operations.where((fn.col("kind") == "command") & fn.col("ts").isNotNull())
+        .groupBy(fn.col("chain").alias("of_chain"), fn.col("ts").alias("of_ts"))
+        .agg(
+            fn.min_by(
+                fn.struct("client", "request", "operation", "recorder", fn.col("wall_ns").alias("called_ns")),
+                "return_ns",
+            ).alias("who")
+        )
+    )
+    is_it = (fn.col("ts") == fn.col("of_ts")) & fn.col("of_chain").isin(fn.col("chain"), fn.lit(0))
+    return of_key.join(commands, is_it, "left").select(
+        "chain",
+        "key",
+        "ts",
+        fn.timestamp_micros((fn.coalesce("time_ns", "wall_ns") / 1000).cast("long")).alias("at"),
+        "kind",
+        "value",
+        "value_bytes",
+        "version",
+        "previous_ts",
+        "valid_to",
+        "who.client",
+        "who.request",
+        "who.operation",
+        "who.recorder",
+        fn.timestamp_micros((fn.col("who.called_ns") / 1000).cast("long")).alias("called_at"),
+    )
+
+
+# -- what is wrong with it -----------------------------------------------------------------------
+
+
+def disagreements(changes: DataFrame) -> DataFrame:
+    """A row for each chain and set of replicas that tell different things of one change."""
+    return (
+        changes.where(fn.col("contents") > 1)
+        .groupBy("chain", "sites")
+        .agg(fn.count(fn.lit(1)).alias("rows"), fn.min(fn.struct("ts", "key")).alias("first"))
+    )
+
+
+def left_out(changes: DataFrame, told: DataFrame) -> DataFrame:
+    """A row for each replica that does not tell what others do, though it tells everything then; of its last
+    slot perhaps only a part was written."""
+    seen = changes.where(fn.col("basis") == "change").select("chain", "ts", "key", "sites")
+    covering = told.select("chain", shown(fn.col("site")).alias("site"), "first_ts", "last_ts")
+    return (
+        seen.join(fn.broadcast(covering), "chain")
+        .where((fn.col("ts") > fn.col("first_ts")) & (fn.col("ts") < fn.col("last_ts")))
+        .where(~fn.array_contains("sites", fn.col("site")))
+        .groupBy("chain", "site")
+        .agg(fn.count(fn.lit(1)).alias("rows"), fn.min(fn.struct("ts", "key")).alias("first"))
+    )
