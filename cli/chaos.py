@@ -53,6 +53,15 @@ Seed = Annotated[int, typer.Option(min=0, help="Of the first round of a new camp
 Replay = Annotated[
     int | None, typer.Option(min=0, help="Instead: play the round of this seed.", show_default=False)
 ]
+Record = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        file_okay=False,
+        help="Record each round to DIR/round-N, for `rsm pipeline`.",
+        show_default=False,
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
 
 
@@ -68,6 +77,7 @@ def chaos(
     http: Http = False,
     app: TheApp = App.REGISTERS,
     database: TheDatabase = Database.SQLITE,
+    record: Record = None,
     as_json: AsJson = False,
 ) -> None:
     """Run durable replicas as real processes, strike them, and check that every call was linearizable.
@@ -98,6 +108,8 @@ def chaos(
       rsm chaos --app actions --sites 3        transfers between the databases of three sites
 
       rsm chaos --replay 17                    the faults of round 17 again
+
+      rsm chaos --http --replay 17 --record r  and what everybody did, for rsm pipeline audit --input r
     """
     if http and app is App.ACTIONS:
         raise typer.BadParameter("is for registers; actions have no gateway", param_hint="--http")
@@ -113,6 +125,7 @@ def chaos(
         http=http,
         app=app,
         database=database,
+        recording=record,
     )
     try:
         if replay is not None:
@@ -140,7 +153,7 @@ def _replay(campaign: Campaign, seed: int, *, as_json: bool) -> None:
         with _shown(campaign.quotas) as show:
             plan = campaign.plan(seed)
             show(0, f"round {seed}: {plan.kind.value}, {plan.sites} sites")
-            played = play(plan, campaign.directory)
+            played = play(plan, campaign.directory, campaign.recording)
     except KeyboardInterrupt:
         messages.print("interrupted: all processes are stopped", style="yellow")
         raise typer.Exit(INTERRUPTED) from None

@@ -82,6 +82,15 @@ Seed = Annotated[int, typer.Option(min=0, help="Of the faults and the samples.")
 Web = Annotated[bool, typer.Option("--web", help="Locust's page instead of a run by itself; Ctrl-C ends it.")]
 WebPort = Annotated[int, typer.Option(min=1, max=65_535, help="Of locust's page.")]
 Workers = Annotated[int, typer.Option(min=1, max=9, help="Processes of locust that users are spread over.")]
+Record = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        file_okay=False,
+        help="Record what our own store does, for `rsm pipeline`.",
+        show_default=False,
+    ),
+]
 Keep = Annotated[bool, typer.Option("--keep", help="Keep the records also of a run that went well.")]
 Judge = Annotated[
     Path | None,
@@ -111,6 +120,7 @@ def load(
     web: Web = False,
     web_port: WebPort = WEB_PORT,
     workers: Workers = 1,
+    record: Record = None,
     keep: Keep = False,
     judge: Judge = None,
     as_json: AsJson = False,
@@ -137,12 +147,16 @@ def load(
 
       rsm load --shape soak --faults --run-time 30m      what grows
 
+      rsm load --faults --record recordings              for rsm pipeline report --input recordings
+
       rsm load --endpoint http://127.0.0.1:8080 --web    by hand, a store that is there
     """
     _check_installed()
     with _exits():
         if judge is not None:
             raise typer.Exit(_judged(Left.load(judge), as_json=as_json, keep=True))
+        if record is not None and endpoint:
+            refuse("--record: a store that is there records itself (recording = in its file); leave it out")
         plan = LoadPlan(
             run=f"load-{secrets.token_hex(4)}",
             endpoint=_checked_endpoint(endpoint, faults=faults, own=i_own_this_target),
@@ -161,7 +175,7 @@ def load(
             seed=seed,
             report=report,
         )
-        raise typer.Exit(_judged(_play(plan, token), as_json=as_json, keep=keep))
+        raise typer.Exit(_judged(_play(plan, token, record), as_json=as_json, keep=keep))
 
 
 @contextmanager
@@ -227,7 +241,7 @@ def _checked_mix(mix: str) -> str:
 # -- playing -------------------------------------------------------------------------------------
 
 
-def _play(plan: LoadPlan, token: str) -> Left:
+def _play(plan: LoadPlan, token: str, record: Path | None) -> Left:
     from cli.load_run import run_load
 
     shutil.rmtree(plan.records, ignore_errors=True)
@@ -238,7 +252,8 @@ def _play(plan: LoadPlan, token: str) -> Left:
     ):
         crew = None
         if plan.sites is not None:
-            crew = Crew(Path(made), plan.sites, urlsplit(plan.endpoint).port or 0, durable=True)
+            port = urlsplit(plan.endpoint).port or 0
+            crew = Crew(Path(made), plan.sites, port, durable=True, recording=record)
         told = run(run_load(plan, crew, token, show))
     left = Left(plan=plan, told=told)
     left.save()

@@ -56,13 +56,21 @@ class Process:
 
 class Cluster:
     """All processes of a round. ``problems`` are what no fault explains. ``databases``: of the sites, if they
-    have any."""
+    have any. ``recording``: where everybody records what it does, if anywhere."""
 
-    def __init__(self, crew: Crew, plan: Plan, directory: Path, databases: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        crew: Crew,
+        plan: Plan,
+        directory: Path,
+        databases: Sequence[str] = (),
+        recording: Path | None = None,
+    ) -> None:
         self.plan = plan
         self.databases = databases
         self._site = site if plan.app is App.REGISTERS else action_site
         self.directory = directory
+        self._recording = recording
         self.problems: list[str] = []
         self.sites = [Process(number) for number in range(plan.sites)]
         self._deaths: dict[tuple[int, int], None] = {}  # site and life, by SIGKILL
@@ -79,8 +87,10 @@ class Cluster:
         self.gateways = Gateways(crew, directory, self._words(), self.note) if plan.http else None
 
     def _words(self) -> tuple[str, ...]:
-        """By which a gateway finds the group."""
-        return ("--group", GROUP, "--replicas", ",".join(self._addresses), "--key-file", str(self._key))
+        """By which a gateway finds the group, and records."""
+        recording = () if self._recording is None else ("--recording", str(self._recording))
+        found = ("--group", GROUP, "--replicas", ",".join(self._addresses), "--key-file", str(self._key))
+        return (*found, *recording)
 
     def note(self, what: str, **details: object) -> None:
         """A line of the trace."""
@@ -116,6 +126,7 @@ class Cluster:
             pause_s=plan.site_pause_s,
             http=plan.http,
             arm=arm,
+            recording=self._recording,
         )
         if plan.app is App.ACTIONS:
             setup = ActionSetup(
@@ -155,6 +166,7 @@ class Cluster:
                 notes=self.directory / f"calls-{client}.jsonl",
                 tasks=plan.tasks,
                 pause_s=plan.pause_s,
+                recording=self._recording,
             )
             if self.gateways is not None:
                 watch = self.directory / f"watch-{client}.jsonl"

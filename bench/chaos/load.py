@@ -138,9 +138,16 @@ class CallerSetup(msgspec.Struct, frozen=True, kw_only=True):
     notes: Path
     tasks: int
     pause_s: float
+    recording: Path | None = None
 
     def config(self) -> ClientConfig:
-        return ClientConfig(group=self.group, replicas=self.replicas, key_file=self.key_file)
+        return ClientConfig(
+            group=self.group,
+            replicas=self.replicas,
+            key_file=self.key_file,
+            recording=self.recording,
+            recording_name=f"client-{self.client}",
+        )
 
 
 def caller(link: Link) -> None:

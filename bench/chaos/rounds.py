@@ -54,6 +54,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     http: bool = False
     app: App = App.REGISTERS
     database: Database = Database.SQLITE
+    recording: Path | None = None
 
     def plan(self, seed: int) -> Plan:
         return make_plan(
@@ -74,7 +75,7 @@ def run(campaign: Campaign, books: Books, began: Callable[[Plan], None], told: T
         plan = campaign.plan(books.next_seed)
         if quotas.wants(books.tally, plan.kind, plan.sites):
             began(plan)
-            played = play(plan, campaign.directory)
+            played = play(plan, campaign.directory, campaign.recording)
             books.add(played.tally, played.checked, played.seconds, _bad(campaign, played))
             books.next_seed += 1
             books.save(campaign.directory)
@@ -94,13 +95,14 @@ def _bad(campaign: Campaign, played: Played) -> Bad | None:
     )
 
 
-def play(plan: Plan, parent: Path) -> Played:
-    """A fresh group, from nothing. Its directory stays if something was wrong."""
+def play(plan: Plan, parent: Path, recordings: Path | None = None) -> Played:
+    """A fresh group, from nothing. Its directory stays if something was wrong, its recording in any case."""
     directory = _fresh(parent, plan.seed)
+    recording = None if recordings is None else _fresh(recordings, plan.seed)
     began = time.monotonic()
     try:
         with databases(plan, directory) as urls, Crew() as crew:
-            played = asyncio.run(_play(plan, directory, crew, urls))
+            played = asyncio.run(_play(plan, directory, crew, urls, recording))
     except KeyboardInterrupt:
         shutil.rmtree(directory)
         raise
@@ -123,9 +125,11 @@ def _fresh(parent: Path, seed: int) -> Path:
     return directory.resolve()
 
 
-async def _play(plan: Plan, directory: Path, crew: Crew, urls: Sequence[str]) -> Played:
+async def _play(
+    plan: Plan, directory: Path, crew: Crew, urls: Sequence[str], recording: Path | None
+) -> Played:
     (directory / "plan.json").write_bytes(msgspec.json.encode(plan))
-    cluster = Cluster(crew, plan, directory, urls)
+    cluster = Cluster(crew, plan, directory, urls, recording)
     faults = Faults(cluster)
     played = Played(
         plan=plan,

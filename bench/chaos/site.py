@@ -41,6 +41,7 @@ class SiteSetup(msgspec.Struct, frozen=True, kw_only=True):
     pause_s: float
     http: bool = False
     arm: Arm | None = None
+    recording: Path | None = None
 
     def config(self) -> ReplicaConfig:
         return ReplicaConfig(
@@ -52,6 +53,7 @@ class SiteSetup(msgspec.Struct, frozen=True, kw_only=True):
             data=self.data,
             snapshot_bytes=self.snapshot_bytes,
             ring=self.ring,
+            recording=self.recording,
         )
 
 

@@ -33,7 +33,7 @@ BYTES_PER_ROW: Final = 120  # of the recording and all tables, about: what is as
 CORES: Final = 2
 MEMORY_GIB: Final = 4
 # The rest of the memory is for Java itself and for Python workers.
-_HEAP_MIB: Final = 2_560
+_HEAP_MIB: Final = 2_240
 _LOOK_SECONDS: Final = 1.0
 _STOP_SECONDS: Final = 20.0
 

@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import duckdb
@@ -94,6 +96,62 @@ SELECT NULL, epoch, first - (SELECT max(o.wall_ns) FROM told o WHERE o.wall_ns <
     AND o.epoch = (SELECT max(epoch) FROM told p WHERE p.epoch < n.epoch)) AS duration
 FROM (SELECT epoch, min(wall_ns) AS first FROM told GROUP BY ALL) n WHERE duration IS NOT NULL
 """
+# What only a replica with a machine tells: message by message, from ranges.
+REPLIES = """
+CREATE TABLE messages AS SELECT *, unnest(range(count)) FROM lifecycle;
+CREATE TABLE waits AS
+SELECT 'reply_latency' AS metric, site, replied_ns + delivered_wall_ns - delivered_ns AS ended,
+  replied_ns - submitted_ns AS value
+FROM messages WHERE site = source
+UNION ALL
+SELECT 'held_lag', site, greatest(held_ns, delivered_ns) + delivered_wall_ns - delivered_ns,
+  CASE WHEN held_ns IS NOT NULL THEN greatest(held_ns - delivered_ns, 0) END
+FROM messages;
+"""
+# A counter tells of all the time since the sample before, of the same process, and counts in the window in
+# which it was taken. One that is less than before has begun again. A ring's members are those of the last
+# view that the process has told.
+SAMPLED = """
+WITH told AS (
+  SELECT s.site, s.boot, s.position, s.mono_ns, s.wall_ns - s.wall_ns % $width AS bin, s.detail,
+    (SELECT p.position FROM events p WHERE p.event = 'sample' AND p.site = s.site AND p.boot = s.boot
+     AND p.position < s.position ORDER BY p.position DESC LIMIT 1) AS before,
+    (SELECT len(string_split(split_part(v.detail, '; ring ', 2), ' ')) FROM events v
+     WHERE v.event = 'view' AND v.site = s.site AND v.boot = s.boot AND v.position < s.position
+     ORDER BY v.position DESC LIMIT 1) AS ring
+  FROM events s WHERE s.event = 'sample'),
+each AS (
+  SELECT t.site, t.boot, t.position, t.bin, t.ring, t.mono_ns - p.mono_ns AS elapsed, name,
+    CAST(json_extract(t.detail, '$.' || name) AS BIGINT) AS now,
+    CAST(json_extract(p.detail, '$.' || name) AS BIGINT) AS was
+  FROM told t LEFT JOIN events p ON p.position = t.before,
+    (SELECT unnest(['datagrams_out', 'bytes_out', 'delivered', 'passes', 'retransmitted', 'nacks',
+       'buffered_slots', 'window_messages', 'window_bytes', 'waiting', 'receive_bytes']) AS name)),
+grown AS (
+  SELECT *, CASE WHEN now >= was THEN now - was WHEN now < was THEN now END AS growth FROM each),
+sums AS (
+  SELECT site, bin, name, sum(growth) AS growth, sum(elapsed) AS elapsed, sum(elapsed * ring) AS rounds,
+    count(elapsed) AS samples, count(DISTINCT CASE WHEN elapsed IS NOT NULL THEN site END) AS sites,
+    avg(now) AS mean, max(now) AS most, count(now) AS told
+  FROM grown GROUP BY name, CUBE (site, bin))
+SELECT 'packets_per_message', 'mean', s.site, s.bin, s.growth / (d.growth / d.sites), s.samples
+FROM sums s JOIN sums d ON s.site IS NOT DISTINCT FROM d.site AND s.bin IS NOT DISTINCT FROM d.bin
+WHERE s.name = 'datagrams_out' AND d.name = 'delivered' AND d.growth > 0 AND s.growth IS NOT NULL
+UNION ALL
+SELECT 'bytes_per_message', 'mean', s.site, s.bin, s.growth / (d.growth / d.sites), s.samples
+FROM sums s JOIN sums d ON s.site IS NOT DISTINCT FROM d.site AND s.bin IS NOT DISTINCT FROM d.bin
+WHERE s.name = 'bytes_out' AND d.name = 'delivered' AND d.growth > 0 AND s.growth IS NOT NULL
+UNION ALL
+SELECT 'token_rotation', 'mean', site, bin, rounds / growth, samples FROM sums
+WHERE name = 'passes' AND growth > 0 AND rounds IS NOT NULL
+UNION ALL
+SELECT CASE name WHEN 'retransmitted' THEN 'retransmissions' ELSE name END, 'rate', site, bin,
+  growth / (elapsed / 1e9 / sites), samples
+FROM sums WHERE name IN ('retransmitted', 'nacks') AND growth IS NOT NULL AND elapsed > 0
+UNION ALL
+SELECT name, unnest(['mean', 'max']), site, bin, unnest([mean, CAST(most AS DOUBLE)]), told FROM sums
+WHERE name IN ('buffered_slots', 'window_messages', 'window_bytes', 'waiting', 'receive_bytes') AND told > 0
+"""
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +210,7 @@ def asked(events: list[Row]) -> duckdb.DuckDBPyConnection:
         "first_seq",
         "mono_ns",
         "wall_ns",
+        "position",
     )
     schema = pa.schema(words | dict.fromkeys(numbers, pa.int64()))
     database.register("told", pa.Table.from_pylist(events, schema))
@@ -173,12 +232,7 @@ def test_when_a_simulated_run_is_measured_then_duckdb_says_the_same(
     root, recorded, _ = ran
     ours = figures_of(Tables(spark, str(root)).read(at.METRICS))
     database = asked(recorded)
-    theirs: Figures = {}
-    for metric, site, begin, samples, values in database.execute(PERCENTILES, {"width": WIDTH_NS}).fetchall():
-        for name, permille in (("p50", 500), ("p90", 900), ("p99", 990), ("p99.9", 999)):
-            nearest = values[-(-samples * permille // 1000) - 1]
-            theirs[metric, name, site, begin] = (four_digits(nearest), samples)
-        theirs[metric, "max", site, begin] = (values[-1], samples)
+    theirs = percentiles_of(database, WIDTH_NS)
     for metric, site, begin, messages in database.execute(RATES, {"width": WIDTH_NS}).fetchall():
         theirs[metric, "rate", site, begin] = (messages * SECOND / WIDTH_NS, messages)
     compared = {key[0] for key in theirs}
@@ -191,6 +245,16 @@ def test_when_a_simulated_run_is_measured_then_duckdb_says_the_same(
     rates = [value for key, (value, _) in theirs.items() if key[:3] == ("delivered", "rate", None)]
     assert ours["delivered", "mean", None, None][0] == pytest.approx(sum(rates) / len(rates))
     assert ours["delivered", "max", None, None][0] == max(rates)
+
+
+def percentiles_of(database: duckdb.DuckDBPyConnection, width_ns: int) -> Figures:
+    found: Figures = {}
+    for metric, site, begin, samples, values in database.execute(PERCENTILES, {"width": width_ns}).fetchall():
+        for name, permille in (("p50", 500), ("p90", 900), ("p99", 990), ("p99.9", 999)):
+            nearest = values[-(-samples * permille // 1000) - 1]
+            found[metric, name, site, begin] = (four_digits(nearest), samples)
+        found[metric, "max", site, begin] = (values[-1], samples)
+    return found
 
 
 def _is_summary_of_rates(key: Key) -> bool:
@@ -208,6 +272,62 @@ def test_when_views_change_then_durations_are_those_that_duckdb_finds(
     assert ours == theirs
     assert any(lasted > 0 for site, _, lasted in ours if not site)
     assert all((row.ended - row.began).total_seconds() * SECOND >= row.duration_ns - 2000 for row in found)
+
+
+def test_when_replies_are_drawn_at_random_then_duckdb_says_the_same(spark: SparkSession) -> None:
+    rng = Random(11)
+    rows: list[Row] = []
+    for number in range(400):
+        at_ns = rng.randrange(20 * SECOND)
+        times = {
+            "submitted_ns": at_ns - rng.randrange(50 * MS),
+            "replied_ns": at_ns + rng.randrange(90 * MS) if rng.random() < 0.7 else None,
+            "held_ns": at_ns + rng.randrange(-20 * MS, 40 * MS) if rng.random() < 0.8 else None,
+        }
+        site = rng.randint(1, 3)
+        rows.append(ranged(1 + 50 * number, rng.randint(1, 50), site, delivered_ns=at_ns, **times))
+        rows[-1] |= {"source": rng.randint(1, 3), "delivered_wall_ns": at_ns + site * 1_000_000_007}
+    waits = job.waits_of(frame(spark, rows, schemas.LIFECYCLE)).where(
+        "metric IN ('reply_latency', 'held_lag')"
+    )
+    database = duckdb.connect()
+    numbers = ("site", "source", "count", "submitted_ns", "delivered_ns", "delivered_wall_ns")
+    columns = dict.fromkeys((*numbers, "replied_ns", "held_ns"), pa.int64())
+    database.register("lifecycle", pa.Table.from_pylist(rows, pa.schema(columns)))
+    database.execute(REPLIES)
+    theirs = percentiles_of(database, SECOND)
+    assert {metric for metric, *_ in theirs} == {"reply_latency", "held_lag"}
+    assert figures_of(job.percentiles(waits, SECOND), "window") == theirs
+
+
+def test_when_counters_are_drawn_at_random_then_duckdb_says_the_same(spark: SparkSession) -> None:
+    """Processes that come and go, rings that change, counters that begin again or are not told."""
+    rng = Random(7)
+    rows: list[Row] = []
+    for site, boot in product((1, 2, 3), (1, 2)):
+        counters = dict.fromkeys(job.COUNTERS, 0)
+        at_ns = (boot - 1) * 30 * SECOND + rng.randrange(SECOND)
+        for _ in range(25):
+            at_ns += rng.randrange(1, 2 * SECOND)
+            if rng.random() < 0.2:
+                ring = " ".join(map(str, range(1, rng.randint(2, 6))))
+                rows.append(event("view", at_ns, site, boot=boot, detail=f"members …; voters 1; ring {ring}"))
+            counters = {
+                name: rng.randrange(5) if rng.random() < 0.05 else count + rng.randrange(200)
+                for name, count in counters.items()
+            }
+            gauges = {name: rng.randrange(1000) for name in job.GAUGES}
+            told = {name: value for name, value in (counters | gauges).items() if rng.random() < 0.9}
+            rows.append(sample(at_ns, site, boot, **told))
+    ours = figures_of(job.sampled(frame(spark, rows, schemas.EVENTS), 5 * SECOND), "window")
+    found = asked(rows).execute(SAMPLED, {"width": 5 * SECOND}).fetchall()
+    theirs = {(name, what, site, begin): (value, told) for name, what, site, begin, value, told in found}
+    assert len(theirs) == len(found)
+    assert {metric for metric, *_ in theirs} == {
+        *("packets_per_message", "bytes_per_message", "token_rotation", "retransmissions", "nacks"),
+        *job.GAUGES,
+    }
+    assert ours == {key: (pytest.approx(value), told) for key, (value, told) in theirs.items()}
 
 
 # -- by hand -------------------------------------------------------------------------------------
