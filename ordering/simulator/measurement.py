@@ -23,6 +23,7 @@ from ordering.qos import Qos, parse_qos
 from ordering.simulator.checkers import make_checkers
 from ordering.simulator.checkers.base import Checker
 from ordering.simulator.cluster import Cluster
+from ordering.simulator.network import Network
 from ordering.simulator.process import Process
 
 SECOND: Final = 1000 * MS
@@ -148,6 +149,7 @@ class Measurement(Checker):
         self._orders: set[tuple[int, int]] = set()
         self._views: set[tuple[int, int]] = set()
         self._buffered: list[int] = []
+        self._before = (0, 0, 0)  # datagrams, those that were lost, and passes of the birth
 
     def on_submit(
         self, process: Process, first_seq: int, messages: tuple[bytes, ...], qos: Qos, now: int
@@ -207,9 +209,11 @@ class Measurement(Checker):
             case _:
                 self.kinds["other"] += 1
 
-    def begin(self) -> None:
+    def begin(self, network: Network) -> None:
         """What was sent up to now, the birth, does not count."""
         self.kinds = dict.fromkeys(self.kinds, 0)
+        self.retransmissions = 0
+        self._before = (network.sent, network.lost, len(self._orders))
 
     def _note_payload(self, name: tuple[int, ...]) -> None:
         known = len(self._payloads)
@@ -226,6 +230,7 @@ class Measurement(Checker):
 
     def figures(self, cluster: Cluster, load: "SteadyLoad", violations: list[str]) -> Figures:
         buffered = self._buffered
+        sent, lost, passes = self._before
         packets = sum(self.kinds.values())
         return Figures(
             messages=len(self._submitted),
@@ -238,9 +243,9 @@ class Measurement(Checker):
             kinds=dict(self.kinds),
             overhead=packets - len(self._payloads),
             retransmissions=self.retransmissions,
-            lost=cluster.network.lost,
-            datagrams=cluster.network.sent,
-            token_passes=len(self._orders),
+            lost=cluster.network.lost - lost,
+            datagrams=cluster.network.sent - sent,
+            token_passes=len(self._orders) - passes,
             buffer_bytes_mean=sum(buffered) / len(buffered) if buffered else 0.0,
             buffer_bytes_max=max(buffered, default=0),
             views=len(self._views),
@@ -309,7 +314,7 @@ def measure(trial: Trial, extra: tuple[Checker, ...] = ()) -> Figures:
     weather = cluster.network.weather
     weather.loss = trial.loss
     weather.bytes_per_ms, weather.queue_bytes = BYTES_PER_MS, _QUEUE_BYTES
-    measurement.begin()
+    measurement.begin(cluster.network)
     load.start()
     end = clock.now + trial.seconds * SECOND
     while clock.now < end:
