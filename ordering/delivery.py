@@ -30,6 +30,7 @@ class DeliveryCursor:
         self.part = 0  # slots already delivered of the block after it
         self._told = LevelReached(0, 0)
         self._ready: list[Delivery] = []
+        self._chain = 0  # that gave them their timestamps
 
     @property
     def view(self) -> View | None:
@@ -131,6 +132,9 @@ class DeliveryCursor:
             # Delivered for good, whatever becomes of the slot: remembered until that is collected.
             source.early[batch.first_seq] = batch.last_seq
             ts = time = 0
+        elif (chain := self.site.chain_of(ts)) != self._chain:
+            self._flush()
+            self._chain = chain
         calls = batch.calls
         owed = self.rpc.owed(calls) if calls else ()
         self._ready.append(
@@ -191,5 +195,5 @@ class DeliveryCursor:
     def _flush(self) -> None:
         if self._ready:
             view = self.view.id if self.view is not None else ViewId(0, 0)
-            self.site.out.append(Deliver(view, tuple(self._ready)))
+            self.site.out.append(Deliver(view, tuple(self._ready), self._chain))
             self._ready = []

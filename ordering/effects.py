@@ -52,10 +52,12 @@ class Delivery(msgspec.Struct, frozen=True):
 
 class Deliver(msgspec.Struct, frozen=True):
     """Hand messages to the application. Everything from SOURCE_ORDERED up comes exactly once,
-    except what a ``Retract`` takes back."""
+    except what a ``Retract`` takes back. ``chain``: the one that gave the timestamps, 0 if there are none.
+    The first of a fork come before its view: what no majority of the old chain was known to hold."""
 
     view: ViewId
     deliveries: tuple[Delivery, ...]
+    chain: int = 0
 
 
 class Retract(msgspec.Struct, frozen=True):

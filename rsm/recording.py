@@ -215,6 +215,8 @@ class Recording(RowWriter[Noted]):
     def _deliver(self, deliver: Deliver, now: int) -> None:
         """Deliveries of one source that follow each other are one range."""
         self._view = deliver.view
+        if deliver.chain and deliver.chain != self._teller.chain:
+            self._teller = self._teller._replace(chain=deliver.chain)
         first: Delivery | None = None
         count = 0
         for delivery in deliver.deliveries:

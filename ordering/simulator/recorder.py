@@ -113,6 +113,7 @@ class RunRecorder(Checker):
     def _deliver(self, process: "Process", effect: Deliver, now: int) -> None:
         for delivery in effect.deliveries:
             row = self._row(process, EventKind.DELIVERED, now)
+            row.chain = effect.chain or row.chain
             row.view = effect.view
             row.first_ts = delivery.first_ts or None
             row.count = len(delivery.messages)

@@ -23,7 +23,6 @@ def in_front() -> Column:
         fn.greatest(had_until, fn.col("low")),
         fn.col("first") - 1,
         fn.col("below"),
-        fn.coalesce("own.position", "came_from.position"),
         fn.coalesce("own_message.position", "heard_from.position"),
         fn.col("position"),
         fn.col("file"),
@@ -42,31 +41,29 @@ def behind() -> Column:
         fn.greatest(fn.coalesce(fn.col("tail.last") + 1, fn.col("low")), fn.col("low")),
         fn.col("high"),
         fn.col("promised"),
-        fn.coalesce("tail.position", "came_from.position"),
         fn.coalesce("message_tail.position", "heard_from.position"),
         fn.col("went_to.position"),
         fn.lit(None).cast("long"),
     )
 
 
-def _judge(
-    first: Column, last: Column, other: Column, after: Column, heard: Column, until: Column, file: Column
-) -> Column:
-    """``other``: the farthest message that begins at or before ``last``. ``after``, ``heard``, ``until``:
-    where in the recording are the row before the hole, the message before it, and the row behind it? A
-    state that came behind that message explains the hole: who takes one over is told the view again before
-    it goes on."""
+def _judge(first: Column, last: Column, other: Column, heard: Column, until: Column, file: Column) -> Column:
+    """``other``: the farthest message that begins at or before ``last``. ``heard``, ``until``: where in the
+    recording are the message before the hole, and the row behind it? What is told between the two explains
+    the hole: rows that are missing, or a state that has the slots in it. Who takes one over is told the view
+    again before it goes on, so views do not count."""
     never = fn.lit(-1).cast("long")
     breaks = fn.coalesce(fn.col("breaks"), fn.array().cast(_BREAKS))
-    since, to = fn.coalesce(after, never), fn.coalesce(until, fn.lit((1 << 63) - 1))
-    unknown = fn.exists(
-        breaks, lambda each: each["is_gap"] & (each["position"] > since) & (each["position"] <= to)
-    )
-    said = fn.coalesce(heard, never)
+    since, to = fn.coalesce(heard, never), fn.coalesce(until, fn.lit((1 << 63) - 1))
+
+    def between(each: Column) -> Column:
+        return (each["position"] > since) & (each["position"] <= to)
+
+    unknown = fn.exists(breaks, lambda each: each["is_gap"] & between(each))
     taken_over = fn.aggregate(
         breaks,
         never,
-        lambda most, each: fn.when(each["position"] > said, fn.greatest(most, each["ts"])).otherwise(most),
+        lambda most, each: fn.when(between(each), fn.greatest(most, each["ts"])).otherwise(most),
     )
     begin = fn.greatest(first, taken_over + 1)
     found = (begin <= last) & (other["last"] >= begin) & ~unknown

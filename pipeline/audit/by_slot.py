@@ -63,7 +63,9 @@ def compared(placed: DataFrame) -> DataFrame:
         {
             "own": fn.max(fn.struct("last", "position")).over(earlier(by_process)),
             "own_message": fn.max(_if("is_message", "last", "position")).over(earlier(by_process)),
-            "own_promise": fn.max(_if(message, "last", "first", "file")).over(earlier(by_process)),
+            "own_promise": fn.max(_if(message, "last", "first", "file", "position")).over(
+                earlier(by_process)
+            ),
         }
     )
     overlaps = fn.col("is_promise") & (fn.col("far.last") >= fn.col("first"))
@@ -74,10 +76,19 @@ def compared(placed: DataFrame) -> DataFrame:
         & fn.col("far.epoch").eqNullSafe(fn.col("epoch"))
         & fn.col("far.revision").eqNullSafe(fn.col("revision"))
     )
-    repeats = fn.expr(message) & (fn.col("own_promise.last") >= fn.col("first"))
+    repeats = fn.expr(message) & is_repeated()
     had = fn.col("own.last")
     lacks = had.isNull() | ((had + 1 < fn.col("first")) & (fn.col("below.last") > had))
     return ranges.where((overlaps & differs) | repeats | lacks)
+
+
+def is_repeated() -> Column:
+    """Whether its process had told of the same slot. What is in the same place of another file is the same
+    row: somebody has copied a recording that was not at its end."""
+    is_copy = (fn.col("own_promise.position") == fn.col("position")) & (
+        fn.col("own_promise.file") != fn.col("file")
+    )
+    return (fn.col("own_promise.last") >= fn.col("first")) & ~is_copy
 
 
 def sums(placed: DataFrame) -> DataFrame:

@@ -9,6 +9,7 @@ proves nothing.
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 
+from pipeline.audit.by_slot import is_repeated
 from pipeline.audit.recorded import PROCESS
 from pipeline.audit.verdicts import INTEGRITY, message_shown, slots_shown, verdict
 from pipeline.schemas import shown
@@ -18,7 +19,7 @@ def slot_twice() -> Column:
     first, last = fn.col("first"), fn.least("last", "own_promise.last")
     return verdict(
         INTEGRITY,
-        fn.col("is_message") & fn.col("is_promise") & (fn.col("own_promise.last") >= first),
+        fn.col("is_message") & fn.col("is_promise") & is_repeated(),
         words=[slots_shown(first, last), ": delivered twice at ", shown(fn.col("site"))],
         sites=[fn.col("site")],
         files=[fn.col("file"), fn.col("own_promise.file")],

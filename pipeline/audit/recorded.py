@@ -8,7 +8,7 @@ under one boot in one chain: a site that comes back from its disk delivers its l
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as fn
 
 from pipeline.audit.verdicts import hashed
@@ -16,9 +16,9 @@ from pipeline.ranges import cut, earlier, part_of, within
 
 PROCESS: Final = ("chain", "site", "boot")
 # How far beyond a slot that is taken back there can be others: the engine's horizon (2,000,000), and some
-# room.
-_REACH_PARTS: Final = 4
-_REACH_LEAST: Final = 1 << 12
+# room; but not over more parts than that.
+_REACH: Final = 2_100_000
+_REACH_PARTS: Final = 64
 _LOWER_LANES: Final = ("unreliable", "unordered")
 
 
@@ -75,7 +75,7 @@ def _standing(provisional: DataFrame, events: DataFrame, width: int) -> DataFram
         in_chain(events)
         .where("event = 'retracted' and first_ts is not null")
         .select(*PROCESS, "position", fn.col("first_ts").alias("from_ts"))
-        .withColumn("until_ts", fn.col("from_ts") + max(_REACH_PARTS * width, _REACH_LEAST))
+        .withColumn("until_ts", fn.col("from_ts") + min(_REACH_PARTS * width, max(_REACH, width)))
     )
     touched = fn.sequence(part_of(fn.col("from_ts"), width), part_of(fn.col("until_ts"), width))
     retractions = taken_back.withColumn("part", fn.explode(touched)).drop("until_ts")
@@ -107,25 +107,36 @@ def breaks(events: DataFrame, holes: DataFrame) -> DataFrame:
 
 
 def missing_files(events: DataFrame, files: DataFrame) -> DataFrame:
-    """A recorder's file that is not there, or was not taken, between others: a gap before the first row of
-    the next. As many as there are files."""
-    taken = files.where("table = 'events' and verdict in ('taken', 'open')").select(
-        "recorder", "number", "file"
+    """A file that is not there, or was not taken, between others that tell of a process: a gap before its
+    first row behind. Who carries files elsewhere makes another recorder of the same name, whose numbers go
+    on. As many as there are files."""
+    taken = (
+        files.where("table = 'events' and verdict in ('taken', 'open')")
+        .select("recorder", "number", "file", fn.substring_index("recorder", "/", -1).alias("name"))
+        .withColumn("rank", fn.row_number().over(within(["recorder"], ["number"])))
     )
-    spec = within(["recorder"], ["number"])
-    behind = (
-        taken.withColumn("before", fn.lag("number").over(spec))
-        .where("number > before + 1")
-        .select("file")
-        .distinct()
-    )
+    # Most recordings are whole, and then their rows are not looked at.
+    name, own = Window.partitionBy("name"), Window.partitionBy("recorder")
+    is_split = fn.min("recorder").over(name) != fn.max("recorder").over(name)
+    is_holey = fn.max("number").over(own) - fn.min("number").over(own) >= fn.count("*").over(own)
+    suspected = taken.withColumn("is_suspect", is_split | is_holey).where("is_suspect")
     firsts = (
-        events.join(fn.broadcast(behind), "file")
-        .groupBy("site", "boot", "file")
+        events.join(fn.broadcast(suspected), ["recorder", "file"])
+        .groupBy("site", "boot", "recorder", "number", "rank")
         .agg(fn.min("position").alias("position"))
     )
-    return firsts.select(
-        "site", "boot", fn.lit(True).alias("is_gap"), "position", fn.lit(None).cast("long").alias("ts")
+    by_number = within(["site", "boot"], ["number"])
+    before = fn.lag(fn.struct("recorder", "number", "rank")).over(by_number)
+    leap = fn.col("number") - fn.col("before.number")
+    there = fn.when(
+        fn.col("recorder") == fn.col("before.recorder"), fn.col("rank") - fn.col("before.rank")
+    ).otherwise(1)
+    return (
+        firsts.withColumn("before", before)
+        .where(leap > there)
+        .select(
+            "site", "boot", fn.lit(True).alias("is_gap"), "position", fn.lit(None).cast("long").alias("ts")
+        )
     )
 
 

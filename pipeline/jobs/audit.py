@@ -77,7 +77,7 @@ def violations(
     spans = by_slot.spans(summed, breaks, width)
     answered = calls.answered(operations, width)
     return [
-        by_slots(events, spans, width),
+        by_slots(events, spans, breaks, width),
         between_parts(spans),
         by_numbers(events, summed, breaks, width),
         single_primary.violations(events, width),
@@ -88,12 +88,17 @@ def violations(
     ]
 
 
-def by_slots(events: DataFrame, spans: DataFrame, width: int) -> DataFrame:
-    """Rules that are judged side by side in (chain, part of the slots)."""
-    beside = by_slot.compared(recorded.placed(events, width)).join(
-        fn.broadcast(spans.drop("head", "tail", "message_tail", "promised")),
-        [*recorded.PROCESS, "part"],
-        "left",
+def by_slots(events: DataFrame, spans: DataFrame, breaks: DataFrame, width: int) -> DataFrame:
+    """Rules that are judged side by side in (chain, part of the slots). Breaks are those of a process, and
+    are not sent once more for each of its parts."""
+    beside = (
+        by_slot.compared(recorded.placed(events, width))
+        .join(
+            fn.broadcast(spans.drop("head", "tail", "message_tail", "promised", "breaks")),
+            [*recorded.PROCESS, "part"],
+            "left",
+        )
+        .join(fn.broadcast(breaks), ["site", "boot"], "left")
     )
     return verdicts.judged(
         beside,

@@ -372,7 +372,7 @@ class Live:
             spans = by_slot.spans(summed, breaks, width)
             found = {"sums": audit.between_parts(spans)}
             if judged.slots:
-                beside = audit.by_slots(rows, spans, width)
+                beside = audit.by_slots(rows, spans, breaks, width)
                 found[SLOTS] = beside.unionByName(equal_digests.violations(rows, width)).where(mine)
                 self._follow_up(rows, judged.slots)
             if judged.numbers:

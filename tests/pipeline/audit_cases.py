@@ -114,6 +114,11 @@ def _taken_back_and_never_again(made: Made) -> None:
     made.events.insert(place + 1, made.row(3, "retracted", first_ts=row["first_ts"]))
 
 
+def _missing_before_a_state_was_taken_over(made: Made) -> None:
+    made.drop(made.delivered(CROSSING, 3))
+    _a_state_was_taken_over(made, 5, 8)
+
+
 def _slot_twice(made: Made) -> None:
     made.events.append(dict(made.delivered(CROSSING, 2)[0]))
 
@@ -207,6 +212,7 @@ BROKEN: dict[str, tuple[Case, str, set[str], tuple[int, int]]] = {
     "missing": (_missing, "agreement", {"3"}, (27, 32)),
     "missing for a whole part": (_missing_for_a_whole_part, "agreement", {"2"}, (27, 64)),
     "taken back and never again": (_taken_back_and_never_again, "agreement", {"3"}, (27, 32)),
+    "missing, and later a state": (_missing_before_a_state_was_taken_over, "agreement", {"3"}, (27, 32)),
     "a slot twice": (_slot_twice, "integrity", {"2"}, (27, 32)),
     "a message twice": (_message_twice, "integrity", set(), (27, 33)),
     "never submitted": (_never_submitted, "integrity", {"1"}, (27, 32)),
@@ -238,24 +244,71 @@ def _rows_are_missing(made: Made) -> None:
     made.drop([made.of("submitted")[2]])  # of the same site
 
 
+def _taken(made: Made, file: str, number: int, recorder: str) -> None:
+    about = {"file": file, "table": "events", "recorder": recorder, "number": number, "bytes": 1}
+    made.files.append(
+        about | {"rows": 1, "content": "", "verdict": "taken", "modified_ns": 0, "batch": "tests"}
+    )
+
+
 def _a_file_is_missing(made: Made) -> None:
     place = made.drop(made.delivered(CROSSING, 3))
     for row in made.events[place:]:
         row["file"] = NEXT_FILE
     for number, file in ((1, FILE), (3, NEXT_FILE)):
-        about = {"file": file, "table": "events", "recorder": f"r{made.chain}", "number": number, "bytes": 1}
-        made.files.append(
-            about | {"rows": 1, "content": "", "verdict": "taken", "modified_ns": 0, "batch": "tests"}
-        )
+        _taken(made, file, number, f"r{made.chain}")
 
 
-def _a_state_was_taken_over(made: Made) -> None:
-    for number in range(2, 6):
+def _a_file_is_missing_where_files_were_moved(made: Made) -> None:
+    _a_file_is_missing(made)
+    (first, second) = (f"{folder}/r{made.chain}" for folder in ("archive", "live"))
+    for row in made.events:
+        row["recorder"] = first if row["file"] == FILE else second
+    made.files = []
+    _taken(made, FILE, 1, first)
+    _taken(made, NEXT_FILE, 3, second)
+
+
+def _a_file_is_missing_and_the_next_does_not_tell_of_who_lacks(made: Made) -> None:
+    """A simulated recorder tells of all sites; site 3 was paused in file 3."""
+    place = made.drop(made.delivered(CROSSING, 3))
+    paused, later = made.delivered(CROSSING + 1, 3)[0], "r-000004.parquet"
+    behind = made.events.index(paused)
+    for row in made.events[place:behind]:
+        row["file"] = NEXT_FILE if row["site"] != 3 else later
+    for row in made.events[behind:]:
+        row["file"] = later
+    for number, file in ((1, FILE), (3, NEXT_FILE), (4, later)):
+        _taken(made, file, number, f"r{made.chain}")
+
+
+def _copied_while_it_grew(made: Made) -> None:
+    """The tail in the copy is the beginning of what is a closed file by now."""
+    for place, row in enumerate(made.events):
+        row["position"] = place
+    copy = {"recorder": f"copy/r{made.chain}", "file": "copy/r.tail.arrows"}
+    made.events += [row | copy for row in made.events[:60]]
+
+
+def _a_gap_has_swallowed_that_a_state_was_taken_over(made: Made) -> None:
+    _a_state_was_taken_over(made)
+    (restored,) = made.of("restored")
+    made.events[made.events.index(restored)] = made.row(3, "gap", count=1)
+    again = made.events.index(made.delivered(6, 3)[0]) - 1  # the view, which is that of a later slot here
+    views = [
+        made.row(site, "view", first_ts=FIRST + 5 * STEP - 1, revision=1, detail=LIST) for site in (1, 2, 3)
+    ]
+    made.events[again] = views[2]
+    for view in views[:2]:
+        made.events.insert(made.events.index(made.delivered(5, view["site"])[0]), view)
+
+
+def _a_state_was_taken_over(made: Made, first: int = 2, last: int = 5) -> None:
+    for number in range(first, last + 1):
         made.drop(made.delivered(number, 3))
-    place = made.events.index(made.delivered(6, 3)[0])
-    made.events.insert(
-        place, made.row(3, "restored", first_ts=FIRST + 5 * STEP + COUNT - 1, source=1, digest=b"\5")
-    )
+    place = made.events.index(made.delivered(last + 1, 3)[0])
+    reached = FIRST + last * STEP + COUNT - 1
+    made.events.insert(place, made.row(3, "restored", first_ts=reached, source=1, digest=bytes([last])))
     made.events.insert(place + 1, made.row(3, "view", first_ts=1, detail=LIST))
 
 
@@ -320,6 +373,10 @@ SOUND: dict[str, Case] = {
     "clean": lambda made: None,
     "rows are missing": _rows_are_missing,
     "a file is missing": _a_file_is_missing,
+    "a file is missing where files were moved": _a_file_is_missing_where_files_were_moved,
+    "a file is missing, and who lacks was paused": _a_file_is_missing_and_the_next_does_not_tell_of_who_lacks,
+    "copied while it grew": _copied_while_it_grew,
+    "a gap has swallowed that a state was taken over": _a_gap_has_swallowed_that_a_state_was_taken_over,
     "a state was taken over": _a_state_was_taken_over,
     "taken back and again": _taken_back_and_again,
     "below majority and then a crash": _below_majority_and_then_a_crash,

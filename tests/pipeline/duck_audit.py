@@ -16,7 +16,7 @@ create table files as select * from read_parquet('{root}/bronze/files/*/*.parque
 
 -- every message that was delivered with a timestamp, and every view
 create table told as
-    select chain, site, boot, position, detail in ('majority', 'total') as is_final, epoch, revision,
+    select chain, site, boot, position, file, detail in ('majority', 'total') as is_final, epoch, revision,
         source, unnest(range(first_ts, first_ts + count)) as ts,
         unnest(range(first_seq, first_seq + count)) as seq
     from events where event = 'delivered' and first_ts is not null;
@@ -30,11 +30,15 @@ create table had as select * from told where is_final or not exists (
 create table gaps as
     select site, boot, position from events where event = 'gap'
     union all
-    select e.site, e.boot, min(e.position)
-    from events e join files f on e.file = f.file and e.recorder = f.recorder
-    where f.number > 1 and not exists (
-        select 1 from files g where g.recorder = f.recorder and g.number = f.number - 1)
-    group by all;
+    select site, boot, position from (
+        select *, lag(recorder) over before as recorder_before, lag(number) over before as number_before
+        from (select e.site, e.boot, f.recorder, f.number, min(e.position) as position
+            from events e join files f on e.file = f.file and e.recorder = f.recorder group by all)
+        window before as (partition by site, boot order by number)) b
+    where exists (
+        select 1 from (select unnest(range(b.number_before + 1, b.number)) as missing) m
+        where b.recorder <> b.recorder_before
+        or not exists (select 1 from files g where g.recorder = b.recorder and g.number = m.missing));
 """
 
 _RULES = {
@@ -48,7 +52,8 @@ _RULES = {
         union all select chain from lacking where ts > last_message""",
     "agreement": "select chain from lacking where ts < last_message",
     "integrity": """
-        select chain from final group by chain, site, boot, ts having count(*) > 1
+        select chain from final group by chain, site, boot, ts
+        having count(distinct position) > 1 or count(*) > count(distinct file)  -- a copy is no other row
         union all
         select chain from final group by chain, site, boot, source, seq having count(distinct ts) > 1
         union all
@@ -107,8 +112,6 @@ create table absent as
 create table placed as
     select a.*,
         (select max_by(position, ts) from stood h where (h.chain, h.site, h.boot) = (a.chain, a.site, a.boot)
-            and h.ts < a.ts) as after,
-        (select max_by(position, ts) from stood h where (h.chain, h.site, h.boot) = (a.chain, a.site, a.boot)
             and h.is_message and h.ts < a.ts) as heard,
         (select min_by(position, ts) from stood h where (h.chain, h.site, h.boot) = (a.chain, a.site, a.boot)
             and h.ts > a.ts) as until
@@ -116,9 +119,10 @@ create table placed as
 create table lacking as
     select * from placed p
     where not exists (select 1 from gaps g where g.site = p.site and g.boot = p.boot
-        and g.position > p.after and g.position <= p.until)
+        and g.position > p.heard and g.position <= coalesce(p.until, 1::hugeint << 62))
     and not exists (select 1 from events r where r.event = 'restored' and r.site = p.site and r.boot = p.boot
-        and r.first_ts >= p.ts and r.position > p.heard);
+        and r.first_ts >= p.ts and r.position > p.heard
+        and r.position <= coalesce(p.until, 1::hugeint << 62));
 -- every number that a source gave, in every chain that its boot was in
 create table gave as
     select distinct p.chain, s.site, s.boot, unnest(range(s.first_seq, s.first_seq + s.count)) as seq

@@ -452,6 +452,30 @@ def test_when_callers_outside_ask_then_what_this_site_submits_for_them_is_a_row_
     ]
 
 
+def test_when_slots_of_a_fork_come_before_its_view_then_they_are_rows_of_the_fork(tmp_path: Path) -> None:
+    kept = Recording(tmp_path, "forked", bytes_max=1 << 30)
+    kept.begin(ME, "founder")
+    old, new = (View(ViewId(epoch, 0), (ME,), (ME.site,), (ME.site,)) for epoch in (1, 2))
+
+    def deliver(ts: int, chain: int) -> Deliver:
+        made = Delivery(ts, SiteId(7), ts, MAJORITY, Level.MAJORITY, (b"x",))
+        return Deliver(old.id, (made,), chain)
+
+    kept.hear(
+        [InstallView(9, 77, old), deliver(10, 77), deliver(11, 78), InstallView(12, 78, new)], NoCalls()
+    )
+    kept.start()
+    kept.finish()
+    told = [(row["event"], row["chain"], row["first_ts"]) for row in rows_of(tmp_path)]
+    assert told == [
+        ("started", 0, None),
+        ("view", 77, 9),
+        ("delivered", 77, 10),
+        ("delivered", 78, 11),
+        ("view", 78, 12),
+    ]
+
+
 def test_when_deliveries_of_one_source_follow_each_other_then_they_are_one_row(tmp_path: Path) -> None:
     kept = Recording(tmp_path, "ranges", bytes_max=1 << 30)
     kept.begin(ME, "founder")

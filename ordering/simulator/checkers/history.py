@@ -104,6 +104,7 @@ class History:
             log.chain = process.engine.site.chain  # a fork makes final what was not so in its chain
         match effect:
             case Deliver():
+                log.chain = effect.chain or log.chain
                 self._deliver(step, effect)
             case LevelReached(majority, _):
                 if majority < log.majority:
