@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from ordering.effects import Deliver, Effect, InstallView, Level
+from ordering.effects import Deliver, Effect, InstallView
+from ordering.qos import Level
 from ordering.simulator.checkers.base import Checker
 from ordering.simulator.plan import Plan
 from ordering.simulator.run import simulate
