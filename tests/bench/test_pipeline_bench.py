@@ -90,7 +90,7 @@ def test_when_a_plan_makes_no_sense_then_it_says_which_option(
     wrong: dict[str, Any], word: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One recording of a billion rows would have room, four would not."""
-    monkeypatch.setattr(bench.shutil, "disk_usage", lambda place: SimpleNamespace(free=200 * 10**9))
+    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=200 * 10**9))
     PipelinePlan(rows=(10**9,) * 4, planted=()).check()
     with pytest.raises(BenchError, match=word):
         PipelinePlan(**wrong).check()
