@@ -12,9 +12,10 @@ from typing import Any, Final, NamedTuple
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter
 from pyspark.sql import Row
 
 from pipeline.beside import FIGURES, put, remove_figures
@@ -537,8 +538,10 @@ def draw_lines(title: str, lines: Sequence[Line], root: str, name: str) -> str:
             each.set_title(line.title, fontsize=8)
             each.set_ylim(bottom=0, top=max([value for _, value in line.points] + [0.0]) * 1.15 or 1.0)
             each.tick_params(labelsize=7)
-            each.tick_params(axis="x", rotation=30)
-            each.xaxis.set_major_locator(MaxNLocator(4))
+            dates = AutoDateLocator(minticks=2, maxticks=5)
+            each.xaxis.set_major_locator(dates)
+            each.xaxis.set_major_formatter(ConciseDateFormatter(dates))
+            each.xaxis.get_offset_text().set_fontsize(7)
         for spare in axes[len(lines) :]:
             spare.set_visible(False)
         figure.suptitle(title, fontsize=13, fontweight="bold", x=0.01, ha="left")

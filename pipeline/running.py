@@ -1,5 +1,6 @@
 """A job, and those that it needs before it: which have to run, what is shown meanwhile, what came of it."""
 
+import logging
 import sys
 import threading
 import time
@@ -54,6 +55,7 @@ def execute(
 ) -> int:
     """Runs it and prints what came of it. The exit code."""
     messages = Console(stderr=True, highlight=False)
+    logging.getLogger().addFilter(_is_not_of_py4j)
     try:
         if shape not in FORMATS:
             raise BadSetting(f"the format {shape!r} must be table or json")
@@ -73,6 +75,11 @@ def execute(
         return FAILED
     _show(done, shape)
     return VIOLATED if done.violations else WELL
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """It tells of an interruption with pages of tracebacks, and raises it too; ours is a line."""
+    return not record.getMessage().endswith("while sending command.")
 
 
 def _refused(messages: Console, words: str, code: int) -> int:

@@ -1,6 +1,7 @@
 """How jobs are called: which run before, what is said, how it ends. The jobs are the test's, and ingest."""
 
 import json
+import logging
 import re
 import sys
 from collections.abc import Callable
@@ -175,6 +176,22 @@ def test_when_needed_jobs_would_run_then_options_are_looked_at_before_them(
     with pytest.raises(BadSetting, match="soon"):
         run_job(spark, "metrics", run, lambda words: None)
     assert not (tmp_path / "out").exists()
+
+
+def test_when_a_job_is_interrupted_then_a_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def interrupted(*arguments: Any) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            logging.exception("KeyboardInterrupt while sending command.")  # as Py4J does
+            raise
+
+    monkeypatch.setattr("pipeline.running.session", interrupted)
+    ended = rsm("ingest", "--input", str(tmp_path), "--output", str(tmp_path / "out"))
+    assert (ended.exit_code, ended.stderr.startswith("error: interrupted")) == (130, True)
+    assert caplog.records == []
 
 
 def test_when_java_fails_then_its_stack_is_not_shown() -> None:
