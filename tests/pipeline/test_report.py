@@ -13,7 +13,7 @@ from pyspark.sql import Row, SparkSession
 from pipeline import beside, marks
 from pipeline import tables as at
 from pipeline.errors import BadInput
-from pipeline.figures import Measured, draw_metrics
+from pipeline.figures import _RING, Measured, draw_metrics
 from pipeline.jobs import report as job
 from pipeline.report import PAGE, told
 from pipeline.running import Done, run_job
@@ -189,7 +189,7 @@ def test_when_there_are_many_chains_then_the_busiest_are_told_and_the_rest_is_co
 
 
 def test_when_nothing_is_there_then_it_says_what_to_run(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="rsm pipeline"):
+    with pytest.raises(BadInput, match="--input"):
         run_on(Tables(spark, str(tmp_path)))
 
 
@@ -203,6 +203,10 @@ def test_when_the_tables_are_far_away_then_files_beside_them_are_there_too(
     beside.put(root, "figures/a.png", PIXEL)
     assert list(beside.figures(root).items()) == [("a.png", PIXEL), ("b.png", b"again")]
     assert (tmp_path / "figures" / "b.png").read_bytes() == b"again"
+
+
+def test_when_packets_are_sent_again_then_the_figure_counts_packets() -> None:
+    assert {metric: unit for metric, _, _, unit, _ in _RING}["retransmissions"] == "packets/s"
 
 
 def measured(*chains: int) -> Measured:
