@@ -538,9 +538,9 @@ def draw_lines(title: str, lines: Sequence[Line], root: str, name: str) -> str:
             each.set_title(line.title, fontsize=8)
             each.set_ylim(bottom=0, top=max([value for _, value in line.points] + [0.0]) * 1.15 or 1.0)
             each.tick_params(labelsize=7)
-            dates = AutoDateLocator(minticks=2, maxticks=5)
+            dates = AutoDateLocator(minticks=2, maxticks=5)  # type: ignore[no-untyped-call]
             each.xaxis.set_major_locator(dates)
-            each.xaxis.set_major_formatter(ConciseDateFormatter(dates))
+            each.xaxis.set_major_formatter(ConciseDateFormatter(dates))  # type: ignore[no-untyped-call]
             each.xaxis.get_offset_text().set_fontsize(7)
         for spare in axes[len(lines) :]:
             spare.set_visible(False)
