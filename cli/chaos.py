@@ -107,9 +107,7 @@ def chaos(
 
       rsm chaos --app actions --sites 3        transfers between the databases of three sites
 
-      rsm chaos --replay 17                    the faults of round 17 again
-
-      rsm chaos --http --replay 17 --record r  and what everybody did, for rsm pipeline audit --input r
+      rsm chaos --replay 17 --record DIR       the faults of round 17 again, recorded for rsm pipeline
     """
     if http and app is App.ACTIONS:
         raise typer.BadParameter("is for registers; actions have no gateway", param_hint="--http")

@@ -141,13 +141,11 @@ def load(
 
       rsm load                                           half a minute, on a store of its own
 
-      rsm load --faults --run-time 2m                    and replicas die, sleep and come back
-
       rsm load --shape steps --users 200 --run-time 5m   how much it can take
 
       rsm load --shape soak --faults --run-time 30m      what grows
 
-      rsm load --faults --record recordings              for rsm pipeline report --input recordings
+      rsm load --faults --record recordings              replicas die and come back, and record, for rsm pipeline
 
       rsm load --endpoint http://127.0.0.1:8080 --web    by hand, a store that is there
     """
@@ -155,11 +153,9 @@ def load(
     with _exits():
         if judge is not None:
             raise typer.Exit(_judged(Left.load(judge), as_json=as_json, keep=True))
-        if record is not None and endpoint:
-            refuse("--record: a store that is there records itself (recording = in its file); leave it out")
         plan = LoadPlan(
             run=f"load-{secrets.token_hex(4)}",
-            endpoint=_checked_endpoint(endpoint, faults=faults, own=i_own_this_target),
+            endpoint=_checked_endpoint(endpoint, record, faults=faults, own=i_own_this_target),
             users=users,
             spawn_rate=spawn_rate,
             run_time_s=None if web else _checked_time(run_time),
@@ -200,7 +196,7 @@ def _check_installed() -> None:
         raise typer.Exit(MISSING)
 
 
-def _checked_endpoint(endpoint: str, *, faults: bool, own: bool) -> str:
+def _checked_endpoint(endpoint: str, record: Path | None, *, faults: bool, own: bool) -> str:
     if not endpoint:
         return f"http://127.0.0.1:{free_ports(1)[0]}"
     parts = urlsplit(endpoint)
@@ -211,6 +207,8 @@ def _checked_endpoint(endpoint: str, *, faults: bool, own: bool) -> str:
             f"--endpoint: {parts.hostname} is not this machine. A load test can stop a service; if it is"
             " yours, say so with --i-own-this-target"
         )
+    if record is not None:
+        refuse("--record: a store that is there records by itself (recording = in its file)")
     if faults:
         refuse("--faults: only processes that this command has started are struck; leave out --endpoint")
     return endpoint.rstrip("/")

@@ -53,7 +53,8 @@ are new files; so any of these may be the first command.
   rsm pipeline audit --input /nfs/rec --output /nfs/out --master spark://a:7077
 
 The exit code is 0; 1 if a rule was violated; 2 for a wrong call; 3 if the
-input cannot be read, or Spark or Java is missing. docs/pipeline.md has more.
+input cannot be read, or Spark or Java is missing or fails; 130 if it was
+interrupted. docs/pipeline.md has more.
 """
 
 

@@ -1,5 +1,6 @@
 """Files beside the tables: figures and pages. Written and read where the tables are, here or far away."""
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -51,6 +52,20 @@ def figures(root: str) -> dict[str, bytes]:
             finally:
                 stream.close()
     return dict(sorted(found.items()))
+
+
+def remove_figures(root: str, names: str) -> None:
+    """Those whose name matches as a whole, as ``load-.*``: what a job drew when it ran before."""
+    wanted = re.compile(rf"(?:{names})\.png")
+    if is_here(root):
+        for path in Path(root, FIGURES).glob("*.png"):
+            if wanted.fullmatch(path.name):
+                path.unlink()
+        return
+    files, folder = _far(f"{root}/{FIGURES}")
+    for status in files.listStatus(folder) if files.exists(folder) else ():
+        if wanted.fullmatch(status.getPath().getName()):
+            files.delete(status.getPath(), False)
 
 
 def _far(place: str):  # type: ignore[no-untyped-def]

@@ -12,12 +12,13 @@ from typing import Any, Final, NamedTuple
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter
 from pyspark.sql import Row
 
-from pipeline.beside import FIGURES, put
+from pipeline.beside import FIGURES, put, remove_figures
 
 WIDTH: Final = 11.0
 DPI: Final = 110
@@ -66,7 +67,7 @@ _RING: Final = (
     ("packets_per_message", "mean", "Datagrams sent for each message delivered", "datagrams", 1.0),
     ("bytes_per_message", "mean", "Bytes sent for each message delivered", "bytes", 1.0),
     ("token_rotation", "mean", "Time of one rotation of the token", "milliseconds", 1e6),
-    ("retransmissions", "rate", "Sent again", "messages/s", 1.0),
+    ("retransmissions", "rate", "Sent again", "packets/s", 1.0),
     ("nacks", "rate", "Asked for again (NACK)", "NACKs/s", 1.0),
     ("buffered_slots", "max", "Slots kept for replicas that may lack them, most in a window", "slots", 1.0),
     ("waiting", "max", "Delivered and not yet executed, most in a window", "messages", 1.0),
@@ -154,21 +155,22 @@ class Measured(NamedTuple):
     names: Sequence[Row]
 
 
+Draw = Callable[[Scene], Figure | None]
+_NAMES: Final = ("throughput", "latency", "latency-by-replica", "ring", "view-changes")
+
+
 def draw_metrics(measured: Measured, root: str, width_ns: int) -> list[str]:
-    """Of each chain, the busiest first; where each figure is."""
+    """Of each chain, the busiest first; where each figure is. Those of the run before go."""
+    remove_figures(root, f"(?:{'|'.join(_NAMES)})(?:-[0-9a-f]+)?")
     made: list[str] = []
     chains = busiest(measured.metrics)
     for chain in chains:
         scene = _scene(chain, measured, width_ns)
         suffix = f"-{chain & (1 << 64) - 1:x}" if len(chains) > 1 else ""
         changes = [row for row in measured.changes if row["chain"] == chain]
-        drawn: list[tuple[str, Figure | None]] = [
-            ("throughput", _drawn(_throughput, scene)),
-            ("latency", _drawn(_latency, scene)),
-            ("latency-by-replica", _drawn(_latency_by_replica, scene)),
-            ("ring", _drawn(_ring, scene)),
-            ("view-changes", _drawn(partial(_view_changes, changes=changes), scene)),
-        ]
+        of_views = partial(_view_changes, changes=changes)
+        ways: tuple[Draw, ...] = (_throughput, _latency, _latency_by_replica, _ring, of_views)
+        drawn = ((name, _drawn(draw, scene)) for name, draw in zip(_NAMES, ways, strict=True))
         made += [save(root, f"{name}{suffix}", figure) for name, figure in drawn if figure is not None]
     return made
 
@@ -188,7 +190,7 @@ def save(root: str, name: str, figure: Figure) -> str:
         return put(root, f"{FIGURES}/{name}.png", stream.getvalue())
 
 
-def _drawn(draw: Callable[[Scene], Figure | None], scene: Scene) -> Figure | None:
+def _drawn(draw: Draw, scene: Scene) -> Figure | None:
     with mpl.rc_context(STYLE):
         return draw(scene)
 
@@ -536,8 +538,10 @@ def draw_lines(title: str, lines: Sequence[Line], root: str, name: str) -> str:
             each.set_title(line.title, fontsize=8)
             each.set_ylim(bottom=0, top=max([value for _, value in line.points] + [0.0]) * 1.15 or 1.0)
             each.tick_params(labelsize=7)
-            each.tick_params(axis="x", rotation=30)
-            each.xaxis.set_major_locator(MaxNLocator(4))
+            dates = AutoDateLocator(minticks=2, maxticks=5)  # type: ignore[no-untyped-call]
+            each.xaxis.set_major_locator(dates)
+            each.xaxis.set_major_formatter(ConciseDateFormatter(dates))  # type: ignore[no-untyped-call]
+            each.xaxis.get_offset_text().set_fontsize(7)
         for spare in axes[len(lines) :]:
             spare.set_visible(False)
         figure.suptitle(title, fontsize=13, fontweight="bold", x=0.01, ha="left")

@@ -3,7 +3,8 @@
     python -m pipeline JOB …
     spark-submit pipeline/main.py JOB …
 
-The exit code is 0; 1 if a rule was violated; 2 for a wrong call; 3 if the input cannot be read, or it failed.
+The exit code is 0; 1 if a rule was violated; 2 for a wrong call; 3 if the input cannot be read, or it failed;
+130 if it was interrupted.
 """
 
 import argparse

@@ -34,7 +34,9 @@ def known(name: str) -> str:
 
 
 def load_job(name: str) -> Any:
-    """Its module (``pipeline.runs.Job``)."""
+    """Its module (``pipeline.runs.Job``). It may have two functions more: ``check(options)``, which raises
+    ``BadSetting`` if they make no sense (``checked_options``), and ``before(tables, run)``, which gives the
+    names of jobs whose tables it would like to be of today, whatever options they were run with."""
     return import_module(f"pipeline.jobs.{known(name)}")
 
 
@@ -58,3 +60,11 @@ def options_of(job: Any, given: dict[str, str] | None = None) -> dict[str, str]:
         if each.default not in (None, False)
     }
     return defaults | (given or {})
+
+
+def checked_options(job: Any, given: dict[str, str]) -> dict[str, str]:
+    """The same, if they make sense: known before anything is started, which may run for an hour."""
+    options = options_of(job, given)
+    if hasattr(job, "check"):
+        job.check(options)
+    return options

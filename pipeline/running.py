@@ -1,6 +1,6 @@
 """A job, and those that it needs before it: which have to run, what is shown meanwhile, what came of it."""
 
-import json
+import logging
 import sys
 import threading
 import time
@@ -24,13 +24,13 @@ from rich.progress import (
 )
 from rich.table import Table as Shown
 
-from pipeline import tables as all_tables
+from pipeline import marks
 from pipeline.errors import BadSetting, PipelineError
 from pipeline.jobs import ingest
-from pipeline.registry import load_job, options_of
+from pipeline.registry import checked_options, load_job, options_of
 from pipeline.runs import Outcome, Run, Step
 from pipeline.session import session
-from pipeline.tables import Table, Tables
+from pipeline.tables import Tables
 
 WELL, VIOLATED, WRONG_CALL, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 FORMATS: Final = ("table", "json")
@@ -55,9 +55,11 @@ def execute(
 ) -> int:
     """Runs it and prints what came of it. The exit code."""
     messages = Console(stderr=True, highlight=False)
+    logging.getLogger().addFilter(_is_not_of_py4j)
     try:
         if shape not in FORMATS:
             raise BadSetting(f"the format {shape!r} must be table or json")
+        checked_options(load_job(name), run.options)  # before anything is started
         with session(name, master, settings) as spark, _progress(spark, messages) as step:
             done = run_job(spark, name, run, step)
     except BadSetting as error:
@@ -75,14 +77,20 @@ def execute(
     return VIOLATED if done.violations else WELL
 
 
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """It tells of an interruption with pages of tracebacks, and raises it too; ours is a line."""
+    return not record.getMessage().endswith("while sending command.")
+
+
 def _refused(messages: Console, words: str, code: int) -> int:
     messages.print(f"error: {words}", markup=False, style="red", soft_wrap=True)
     return code
 
 
 def _spark_words(error: Exception) -> str:
-    """The reason, of all that Spark says: what a task of ours said, if that was it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    """The reason, of all that Spark says, without Java's stack: what a task of ours said, if that was it."""
+    told = (line.strip() for line in str(error).splitlines())
+    lines = [line for line in told if line and not line.startswith(("at ", "... "))]
     ours = [line for line in lines if line.startswith("pipeline.errors.")]
     if ours:
         return ours[-1].partition(": ")[2]
@@ -96,52 +104,41 @@ def run_job(spark: SparkSession, name: str, run: Run, step: Step) -> Done:
     """This one in any case; those it needs if their tables are missing or not of today."""
     tables = Tables(spark, run.output)
     job = load_job(name)
+    options = checked_options(job, run.options)
     before: list[Done] = []
     for need in job.NEEDS:
-        _provide(tables, need, run, step, before)
-    done = _run(tables, name, msgspec.structs.replace(run, options=options_of(job, run.options)), step)
+        _provide(tables, need, run, step, before, options_of(load_job(need)))
+    for need in job.before(tables, run) if hasattr(job, "before") else ():
+        _provide(tables, need, run, step, before, None)
+    done = _run(tables, name, msgspec.structs.replace(run, options=options), step)
     done.before = before
     return done
 
 
-def _provide(tables: Tables, name: str, run: Run, step: Step, ran: list[Done]) -> None:
+def _provide(
+    tables: Tables, name: str, run: Run, step: Step, ran: list[Done], options: dict[str, str] | None
+) -> None:
+    """``options``: it must have been run with these; None: as somebody wanted it."""
     if any(each.job == name for each in ran):
         return
     job = load_job(name)
     for need in job.NEEDS:
-        _provide(tables, need, run, step, ran)
-    if not _is_of_today(tables, name, run):
-        ran.append(_run(tables, name, Run(input=run.input, output=run.output, options=options_of(job)), step))
-
-
-def _is_of_today(tables: Tables, name: str, run: Run) -> bool:
-    if not all(tables.has(table) for table in _tables_of(name)):
-        return False
-    marks = {
-        each.job: each.state for each in tables.read_or_empty(all_tables.RUNS).collect()
-    }  # one for each job
+        _provide(tables, need, run, step, ran, options_of(load_job(need)))
     if name == "ingest":
-        return name in marks and not (run.input and ingest.has_unseen(tables, run.input))
-    return marks.get(name) == _state(tables, options_of(load_job(name)))
-
-
-def _state(tables: Tables, options: dict[str, str]) -> str:
-    return f"{ingest.state_of(tables)} {json.dumps(options, sort_keys=True)}"
-
-
-def _tables_of(name: str) -> list[Table]:
-    listed = [each for each in vars(all_tables).values() if isinstance(each, Table)]
-    return [table for table in listed if table.made_by == name]
+        is_there = marks.has(tables, name) and not (run.input and ingest.has_unseen(tables, run.input))
+    else:
+        is_there = marks.is_of_today(tables, name, options)
+    if not is_there:
+        ran.append(_run(tables, name, Run(input=run.input, output=run.output, options=options_of(job)), step))
 
 
 def _run(tables: Tables, name: str, run: Run, step: Step) -> Done:
     """A job that dies leaves no mark, so that it is done again."""
     began = time.monotonic()
     step(f"{name} begins")
-    tables.drop(all_tables.RUNS, name)
+    marks.remove(tables, name)
     outcome: Outcome = load_job(name).run(tables.spark, tables, run, lambda words: step(f"{name}: {words}"))
-    marks = tables.spark.createDataFrame([(name, _state(tables, run.options))], all_tables.RUNS.schema)
-    tables.write_partition(all_tables.RUNS, name, marks.coalesce(1))
+    marks.leave(tables, name, run.options)
     seconds = round(time.monotonic() - began, 3)
     step(f"{name} done in {seconds:.1f} s")
     return Done(job=name, seconds=seconds, **msgspec.structs.asdict(outcome))

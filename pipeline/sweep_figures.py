@@ -3,8 +3,8 @@
 Lines are medians over the seeds, bands reach from the tenth to the ninetieth percentile.
 """
 
+import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import matplotlib as mpl
@@ -12,6 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+from pipeline.beside import FIGURES, put
 
 Point = Mapping[str, Any]  # a row of ``sweep.summary``
 
@@ -112,16 +114,15 @@ RUNGS: Final = (
 )
 
 
-def draw(points: Sequence[Point], folder: Path) -> list[Path]:
-    """A sheet for each experiment that there are points of."""
-    drawn: list[Path] = []
+def draw(points: Sequence[Point], root: str) -> list[str]:
+    """A sheet for each experiment that there are points of; where each is."""
+    drawn: list[str] = []
     for name, sheet in SHEETS.items():
         own = [point for point in points if point["experiment"] == name]
         if own:
-            folder.mkdir(parents=True, exist_ok=True)
-            drawn.append(folder / f"sweep-{name}.png")
-            with mpl.rc_context(STYLE):
-                _sheet(sheet, own).savefig(drawn[-1])
+            with mpl.rc_context(STYLE), io.BytesIO() as stream:
+                _sheet(sheet, own).savefig(stream, format="png")
+                drawn.append(put(root, f"{FIGURES}/sweep-{name}.png", stream.getvalue()))
     return drawn
 
 

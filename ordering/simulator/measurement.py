@@ -10,7 +10,7 @@ have it (RMP §2). Packets are counted as a host with IP multicast sends them: o
 
 import argparse
 from random import Random
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 import msgspec
 
@@ -23,7 +23,6 @@ from ordering.qos import Qos, parse_qos
 from ordering.simulator.checkers import make_checkers
 from ordering.simulator.checkers.base import Checker
 from ordering.simulator.cluster import Cluster
-from ordering.simulator.network import Network
 from ordering.simulator.process import Process
 
 SECOND: Final = 1000 * MS
@@ -128,6 +127,14 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     violations: list[str]
 
 
+class _Born(NamedTuple):
+    """What there was when the measurement began."""
+
+    datagrams: int
+    lost: int
+    orders: int
+
+
 class Measurement(Checker):
     """Not a check: a listener that follows each message, by the number that it begins with, and looks at
     every packet."""
@@ -149,7 +156,7 @@ class Measurement(Checker):
         self._orders: set[tuple[int, int]] = set()
         self._views: set[tuple[int, int]] = set()
         self._buffered: list[int] = []
-        self._before = (0, 0, 0)  # datagrams, those that were lost, and passes of the birth
+        self._born = _Born(0, 0, 0)
 
     def on_submit(
         self, process: Process, first_seq: int, messages: tuple[bytes, ...], qos: Qos, now: int
@@ -209,11 +216,12 @@ class Measurement(Checker):
             case _:
                 self.kinds["other"] += 1
 
-    def begin(self, network: Network) -> None:
-        """What was sent up to now, the birth, does not count."""
+    def begin(self, cluster: Cluster) -> None:
+        """What was sent up to now, the birth, does not count. Orders of it are known: one that is sent now is
+        sent again."""
         self.kinds = dict.fromkeys(self.kinds, 0)
         self.retransmissions = 0
-        self._before = (network.sent, network.lost, len(self._orders))
+        self._born = _Born(cluster.network.sent, cluster.network.lost, len(self._orders))
 
     def _note_payload(self, name: tuple[int, ...]) -> None:
         known = len(self._payloads)
@@ -230,7 +238,6 @@ class Measurement(Checker):
 
     def figures(self, cluster: Cluster, load: "SteadyLoad", violations: list[str]) -> Figures:
         buffered = self._buffered
-        sent, lost, passes = self._before
         packets = sum(self.kinds.values())
         return Figures(
             messages=len(self._submitted),
@@ -243,9 +250,9 @@ class Measurement(Checker):
             kinds=dict(self.kinds),
             overhead=packets - len(self._payloads),
             retransmissions=self.retransmissions,
-            lost=cluster.network.lost - lost,
-            datagrams=cluster.network.sent - sent,
-            token_passes=len(self._orders) - passes,
+            lost=cluster.network.lost - self._born.lost,
+            datagrams=cluster.network.sent - self._born.datagrams,
+            token_passes=len(self._orders) - self._born.orders,
             buffer_bytes_mean=sum(buffered) / len(buffered) if buffered else 0.0,
             buffer_bytes_max=max(buffered, default=0),
             views=len(self._views),
@@ -314,7 +321,7 @@ def measure(trial: Trial, extra: tuple[Checker, ...] = ()) -> Figures:
     weather = cluster.network.weather
     weather.loss = trial.loss
     weather.bytes_per_ms, weather.queue_bytes = BYTES_PER_MS, _QUEUE_BYTES
-    measurement.begin(cluster.network)
+    measurement.begin(cluster)
     load.start()
     end = clock.now + trial.seconds * SECOND
     while clock.now < end:

@@ -64,6 +64,12 @@ def run(spark: SparkSession, tables: Tables, run: Run, step: Step) -> Outcome:
     return _outcome(tables)
 
 
+def check(options: dict[str, str]) -> None:
+    run = Run(output="", options=options)
+    _width(run)
+    _clock_error_ms(run)
+
+
 def violations(
     events: DataFrame,
     operations: DataFrame,

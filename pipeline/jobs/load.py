@@ -10,7 +10,8 @@ failure: a machine may have been busy, and ``calibration`` says how fast it was.
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+import textwrap
+from collections.abc import Iterable, Iterator, Set
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -21,10 +22,11 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from pipeline import schemas
 from pipeline import tables as at
+from pipeline.beside import remove_figures
 from pipeline.errors import BadInput, BadSetting
-from pipeline.figures import Line, draw_lines
 from pipeline.report import short
 from pipeline.runs import Outcome, Run, Step
+from pipeline.showing import utc_text
 from pipeline.tables import Tables
 
 NEEDS: Final[tuple[str, ...]] = ()
@@ -44,7 +46,10 @@ those that got worse to gold/regressions, both over time as figures. The exit co
 is 0 also then: look whether the machine was as fast as before.
 """
 SHOWN_MAX: Final = 20
+REASONS_MAX: Final = 3
 LINES_MAX: Final = 18
+TITLE_CHARACTERS: Final = 52
+TITLE_LINES: Final = 3
 
 _SERIES: Final = ("name", "parameters", "value_name", "is_ratio")
 _NOT_COMPARED: Final = frozenset({"run", "endpoint", "report", "seed", "web_port"})
@@ -64,16 +69,15 @@ _PARSED: Final = StructType(
 
 
 def run(spark: SparkSession, tables: Tables, run: Run, step: Step) -> Outcome:
-    last, times = _option(run, "last", LAST, LEAST_RUNS), _option(run, "times", TIMES, 0)
-    if last != int(last):
-        raise BadSetting(f"last: {last:g} must be a whole number of runs")
+    last, times = _asked(run.options)
     step("reading results")
     read = parsed(_files(spark, run.input))
+    _refuse_nothing(read, run.input)
     tables.write(at.LOAD, read.where("reason IS NULL"))
     tables.write(at.QUALITY, quality(read), whole=False)
     load = tables.read(at.LOAD)
     step("what got worse?")
-    tables.write(at.REGRESSIONS, regressions(load, int(last), times))
+    tables.write(at.REGRESSIONS, regressions(load, last, times))
     # Bounded: by the files read and the numbers in each.
     worse = tables.read(at.REGRESSIONS).collect()
     values = load.where("better IS NOT NULL").select(*_SERIES, "time", "value").collect()
@@ -85,8 +89,20 @@ def run(spark: SparkSession, tables: Tables, run: Run, step: Step) -> Outcome:
     return Outcome(rows=rows, words=list(_words(sums[1], worse)), figures=figures)
 
 
-def _option(run: Run, name: str, default: float, least: float) -> float:
-    given = run.options.get(name)
+def check(options: dict[str, str]) -> None:
+    _asked(options)
+
+
+def _asked(options: dict[str, str]) -> tuple[int, float]:
+    """With how many runs before it a result is compared, and how many deviations may be between."""
+    last, times = _number(options, "last", LAST, LEAST_RUNS), _number(options, "times", TIMES, 0)
+    if last != int(last):
+        raise BadSetting(f"last: {last:g} must be a whole number of runs")
+    return int(last), times
+
+
+def _number(options: dict[str, str], name: str, default: float, least: float) -> float:
+    given = options.get(name)
     if given is None:
         return default
     try:
@@ -110,6 +126,15 @@ def _files(spark: SparkSession, places: Iterable[str]) -> DataFrame:
         return reader.option("pathGlobFilter", "*.json").load(places)
     except AnalysisException as error:
         raise BadInput(f"--input: {error.getMessage()}") from None
+
+
+def _refuse_nothing(read: DataFrame, places: Iterable[str]) -> None:
+    """Before anything is written: what was read some other day stays."""
+    if not read.where("reason IS NULL").isEmpty():
+        return
+    why = [f"{row.run}: {row.reason}" for row in read.orderBy("run").limit(REASONS_MAX).collect()]
+    first = "; ".join(why) or "no file that ends in .json has a number in it"
+    raise BadInput(f"there is no result of rsm load or of rsm bench in {', '.join(places)}: {first}")
 
 
 def parsed(files: DataFrame) -> DataFrame:
@@ -268,14 +293,17 @@ def _words(runs: int, worse: list[Row]) -> Iterator[str]:
     yield f"{len(worse):,} values got worse than the runs before (gold/regressions), the latest:"
     for row in sorted(worse, key=lambda row: (row["time"], row["worse"]), reverse=True)[:SHOWN_MAX]:
         yield (
-            f"{row['time']:%Y-%m-%d %H:%M} {row['name']}: {row['value_name']} {short(row['value'])},"
+            f"{utc_text(row['time'])} {row['name']}: {row['value_name']} {short(row['value'])},"
             f" {row['worse']:.0%} worse than {short(row['median'])} (median of {row['runs_before']}) in"
             f" {row['run']}"
         )
 
 
 def _draw(values: list[Row], worse: list[Row], root: str) -> list[str]:
-    """Of each benchmark: what got worse first, then ratios, then the rest, as many as a page has room for."""
+    """Of each benchmark: what got worse first, then ratios, then the rest, as many as a page has room for.
+    Those of the run before go."""
+    from pipeline.figures import Line, draw_lines  # not for executors, which load this module
+
     series: dict[tuple[Any, ...], list[tuple[float, float]]] = {}
     for row in values:
         key = tuple(row[name] for name in _SERIES)
@@ -284,7 +312,9 @@ def _draw(values: list[Row], worse: list[Row], root: str) -> list[str]:
     for row in worse:
         key = tuple(row[name] for name in _SERIES)
         flagged.setdefault(key, []).append((row["time"].timestamp(), row["value"]))
+    remove_figures(root, "load-.*")
     made = []
+    slugs: set[str] = set()
     for name in sorted({key[0] for key in series}):
         own = [key for key in series if key[0] == name and len(series[key]) > 1]
         chosen = sorted(own, key=lambda key: (key not in flagged, not key[3], -len(series[key]), key))[
@@ -292,16 +322,49 @@ def _draw(values: list[Row], worse: list[Row], root: str) -> list[str]:
         ]
         if not chosen:
             continue
-        sets = sorted({key[1] for key in chosen})
-        lines = [Line(_title(key, sets), sorted(series[key]), sorted(flagged.get(key, []))) for key in chosen]
+        told = differing({key[1] for key in chosen})
+        lines = [
+            Line(_title(key, told[key[1]]), sorted(series[key]), sorted(flagged.get(key, [])))
+            for key in chosen
+        ]
         rest = f" ({len(chosen)} of {len(own)} values)" if len(own) > len(chosen) else ""
-        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "results"
+        slug = _slug(name, slugs)
+        slugs.add(slug)
         made.append(draw_lines(f"Results of {name!r} over time{rest}", lines, root, f"load-{slug}"))
     return made
 
 
-def _title(key: tuple[Any, ...], sets: list[str]) -> str:
+def _slug(name: str, taken: Set[str]) -> str:
+    """Of a name that may have any characters; another for each."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "results"
+    slug, number = plain, 1
+    while slug in taken:
+        number += 1
+        slug = f"{plain}-{number}"
+    return slug
+
+
+def differing(sets: Set[str]) -> dict[str, str]:
+    """For each of these parameters, as JSON, those that not all have alike."""
+    flat = {each: dict(_leaves(json.loads(each))) for each in sets}
+    names = sorted({name for own in flat.values() for name in own})
+    apart = [name for name in names if len({own.get(name) for own in flat.values()}) > 1]
+    return {
+        each: ", ".join(f"{name}={own.get(name, 'none')}" for name in apart) for each, own in flat.items()
+    }
+
+
+def _leaves(values: dict[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value if isinstance(value, str) else json.dumps(value)
+
+
+def _title(key: tuple[Any, ...], parameters: str) -> str:
     words = f"{key[2]}{' (ratio)' if key[3] else ''}"
     if len(words) > 46:
         words = f"{words[:22]}…{words[-22:]}"
-    return words if len(sets) == 1 else f"{words}\nparameters {sets.index(key[1]) + 1} of {len(sets)}"
+    lines = textwrap.wrap(parameters, TITLE_CHARACTERS, max_lines=TITLE_LINES, placeholder=" …")
+    return "\n".join([words, *lines])

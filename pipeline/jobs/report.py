@@ -6,20 +6,29 @@ from typing import Any, Final
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as fn
 
-from pipeline import beside
+from pipeline import beside, marks
 from pipeline import tables as at
 from pipeline.errors import BadInput
 from pipeline.report import PAGE, Part, Word, figure, folded, note, page, short, table, told
 from pipeline.runs import Outcome, Run, Step
 from pipeline.schemas import shown
+from pipeline.showing import utc_text
 from pipeline.tables import Tables
 
 NEEDS: Final[tuple[str, ...]] = ()
 HELP: Final = """
 Gathers what the other jobs have left below --output in one file, report.html, that
 needs nothing else: what was read, the audit's verdicts, metrics, figures.
+
+With --input it first runs ingest, lifecycle, audit, metrics, and history if changes of
+keys were recorded, where their tables are missing or older than the files there. Without
+it, it says whose tables are older than what was ingested. The exit code is 1 if the audit
+found violations.
 """
 SHOWN_MAX: Final = 50
+CHAINS_MAX: Final = 12
+AUDITED: Final = ("ingest", "lifecycle", "audit", "metrics")
+HISTORY: Final = "history"
 _KINDS: Final = {"held": "good", "violated": "bad", "unchecked": "odd"}
 _SEVERITIES: Final = {"error": "bad", "warning": "odd", "note": ""}
 _STATISTICS: Final = ("mean", "sum", "p50", "p90", "p99", "p99.9", "max")
@@ -52,16 +61,38 @@ _FIGURES: Final = {"load-": "Load tests and benchmarks over time", "sweep": "Sim
 _MEASURED: Final = "Measured over time"
 
 
+def before(tables: Tables, run: Run) -> Iterator[str]:
+    """What changes of keys there are is known when the files were read."""
+    if run.input:
+        yield from AUDITED
+        if not tables.read_or_empty(at.CHANGES).isEmpty():
+            yield HISTORY
+
+
 def run(spark: SparkSession, tables: Tables, run: Run, step: Step) -> Outcome:
     step("gathering")
+    old = marks.old(tables, (*AUDITED, HISTORY))
     figures = beside.figures(tables.root)
-    parts = [*_read(tables), *_audit(tables), *_metrics(tables), *_load(tables), *_hottest(tables)]
-    parts += _figures(figures)
+    parts = [*_old(old), *_read(tables), *_audit(tables), *_metrics(tables), *_load(tables)]
+    parts += [*_hottest(tables), *_figures(figures)]
     if not any(part.body for part in parts):
-        raise BadInput(f"there is nothing to report in {tables.root}; run: rsm pipeline metrics")
-    verdict = _verdict(tables)
+        raise BadInput(f"there is nothing to report in {tables.root}; name recordings with --input")
+    verdict, violations = _verdict(tables, is_old="audit" in old)
     place = beside.put(tables.root, PAGE, page("What the replicas did", verdict, parts).encode())
-    return Outcome(words=[verdict.text, f"report: {place}"])
+    words = [verdict.text, *map(_old_words, old), f"report: {place}"]
+    return Outcome(violations=violations, words=words)
+
+
+def _old(names: list[str]) -> Iterator[Part]:
+    yield Part("What is not of today", "".join(note(_old_words(name)) for name in names))
+
+
+def _old_words(name: str) -> str:
+    paths = ", ".join(table.path for table in marks.tables_of(name) if table != at.QUALITY)
+    return (
+        f"{paths}: made before the newest files were ingested, or not to the end; run:"
+        f" rsm pipeline {name}, or name the recordings with --input"
+    )
 
 
 # -- what was read -------------------------------------------------------------------------------
@@ -112,20 +143,23 @@ def _quality(tables: Tables) -> str:
 # -- the audit -----------------------------------------------------------------------------------
 
 
-def _verdict(tables: Tables) -> Word:
+def _verdict(tables: Tables, *, is_old: bool) -> tuple[Word, int]:
+    """And how many violations there are."""
     rules = tables.read(at.RULES).collect() if tables.has(at.RULES) else []
+    since = "; files were ingested since" if is_old else ""
     if not rules:
-        return Word("Not audited: run rsm pipeline audit", "odd")
+        return Word("Not audited: run rsm pipeline audit", "odd"), 0
     violations = sum(row["violations"] for row in rules)
     if violations:
         broken = ", ".join(row["rule"] for row in rules if row["violations"])
-        return Word(f"VIOLATED: {violations:,} times: {broken}", "bad")
+        return Word(f"VIOLATED: {violations:,} times: {broken}{since}", "bad"), violations
     unchecked = [row["rule"] for row in rules if row["verdict"] == "unchecked"]
     held = len(rules) - len(unchecked)
     if not held:
-        return Word("Nothing in the recording that a rule could be checked on", "odd")
+        return Word(f"Nothing in the recording that a rule could be checked on{since}", "odd"), 0
     rest = f"; {len(unchecked)} had nothing to be checked on" if unchecked else ""
-    return Word(f"All {held} rules that could be checked held{rest}", "good")
+    kind = "odd" if is_old else "good"
+    return Word(f"All {held} rules that could be checked held{rest}{since}", kind), 0
 
 
 def _audit(tables: Tables) -> Iterator[Part]:
@@ -162,11 +196,18 @@ def _slots(row: Row) -> str:
 
 
 def _metrics(tables: Tables) -> Iterator[Part]:
+    """In detail of the busiest chains: recordings of the simulator have one for each seed."""
     if not tables.has(at.METRICS):
         return
     whole = tables.read(at.METRICS).where("window IS NULL")
-    named = whole.withColumn("chain_shown", shown(fn.col("chain"))).withColumn("who", shown(fn.col("site")))
-    rows = named.collect()  # bounded by metrics, statistics and replicas
+    delivered = fn.max(fn.expr("CASE WHEN metric = 'delivered' AND site IS NULL THEN samples END"))
+    by_chain = whole.groupBy("chain").agg(fn.coalesce(delivered, fn.lit(0)).alias("delivered"))
+    total = by_chain.count()  # only the number comes here
+    busiest = by_chain.orderBy(fn.desc("delivered"), "chain").limit(CHAINS_MAX)
+    named = whole.join(fn.broadcast(busiest.select("chain")), "chain", "left_semi").withColumns(
+        {"chain_shown": shown(fn.col("chain")), "who": shown(fn.col("site"))}
+    )
+    rows = named.collect()  # bounded by chains, metrics, statistics and replicas
     chains = sorted({row["chain_shown"] for row in rows})
     for chain in chains:
         own = [row for row in rows if row["chain_shown"] == chain]
@@ -180,6 +221,9 @@ def _metrics(tables: Tables) -> Iterator[Part]:
         yield Part(
             "The whole recording" if len(chains) == 1 else f"The whole recording of chain {chain}", body
         )
+    if total > len(chains):
+        words = f"{total - len(chains):,} more, with fewer messages, are in the table gold/metrics."
+        yield Part("Other chains", note(words))
 
 
 def _metric_table(rows: list[Row]) -> str:
@@ -207,7 +251,7 @@ def _load(tables: Tables) -> Iterator[Part]:
     worst = tables.read(at.REGRESSIONS).orderBy(fn.desc("time"), fn.desc("worse")).limit(SHOWN_MAX)
     rows = [
         (
-            f"{row['time']:%Y-%m-%d %H:%M}", row["name"], row["value_name"], short(row["value"]),
+            utc_text(row["time"]), row["name"], row["value_name"], short(row["value"]),
             short(row["median"]), Word(f"{row['worse']:.0%}", "bad"),
         )
         for row in worst.collect()
@@ -221,7 +265,7 @@ def _hottest(tables: Tables) -> Iterator[Part]:
         return
     hottest = tables.read(at.KV_HOT).orderBy(fn.desc("changes"), "window", "rank").limit(SHOWN_MAX)
     rows = [
-        (f"{row['window']:%Y-%m-%d %H:%M:%S}", _text(row["key"]), short(row["changes"]), short(row["bytes"]))
+        (utc_text(row["window"]), _text(row["key"]), short(row["changes"]), short(row["bytes"]))
         for row in hottest.collect()
     ]
     titles = ("window from", "key", "changes", "bytes written")

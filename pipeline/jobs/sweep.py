@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from hashlib import blake2b
-from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
@@ -21,10 +20,10 @@ from pyspark.sql import functions as fn
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from ordering.simulator.measurement import Figures, Times, Trial, measure
+from pipeline.beside import remove_figures
 from pipeline.errors import BadSetting
 from pipeline.experiments import ALL, EXPERIMENTS, chosen, points
 from pipeline.runs import Outcome, Run, Step
-from pipeline.sweep_figures import draw
 from pipeline.tables import SWEEP, Tables
 
 NEEDS: Final[tuple[str, ...]] = ()
@@ -48,9 +47,7 @@ Planned = tuple[str, Trial]  # a trial, and the experiment it belongs to
 
 
 def run(spark: SparkSession, tables: Tables, run: Run, step: Step) -> Outcome:
-    names = chosen(run.options.get("experiment", ALL))
-    seeds, seconds = _number(run, "seeds", SEEDS), _number(run, "seconds", SECONDS)
-    planned = plan(names, seeds, seconds)
+    planned = plan(*_asked(run.options))
     todo = missing(planned, known_runs(tables))
     began = monotonic()
     size = max(spark.sparkContext.defaultParallelism, 1) * TASKS_PER_CORE * RUNS_PER_TASK
@@ -65,8 +62,18 @@ def run(spark: SparkSession, tables: Tables, run: Run, step: Step) -> Outcome:
     return _outcome(of_plan(tables.read(SWEEP), planned), tables, len(planned), len(todo), took)
 
 
-def _number(run: Run, name: str, default: int) -> int:
-    text = run.options.get(name, str(default))
+def check(options: dict[str, str]) -> None:
+    _asked(options)
+
+
+def _asked(options: dict[str, str]) -> tuple[Sequence[str], int, int]:
+    """Experiments, seeds and seconds."""
+    names = chosen(options.get("experiment", ALL))
+    return names, _number(options, "seeds", SEEDS), _number(options, "seconds", SECONDS)
+
+
+def _number(options: dict[str, str], name: str, default: int) -> int:
+    text = options.get(name, str(default))
     if not text.isdigit() or int(text) < 1:
         raise BadSetting(f"{name}: {text!r} is not a number from 1 up")
     return int(text)
@@ -235,9 +242,10 @@ def _outcome(rows: DataFrame, tables: Tables, planned: int, played: int, took: f
 
 
 def _figures(rows: DataFrame, tables: Tables) -> list[str]:
-    """Beside the tables, if those are on a disk of this machine."""
-    if "://" in tables.root:
-        return []
+    """Those of other experiments stay, as long as their runs are in the table."""
+    from pipeline.sweep_figures import draw  # not for executors, which load this module
+
+    kept = "|".join(sorted(tables.partitions(SWEEP)))
+    remove_figures(tables.root, rf"sweep-(?!(?:{kept})\.png).*")
     # One row for each point of a grid: hundreds.
-    points = [row.asDict() for row in summary(rows).collect()]
-    return [str(path) for path in draw(points, Path(tables.root, "figures"))]
+    return draw([row.asDict() for row in summary(rows).collect()], tables.root)

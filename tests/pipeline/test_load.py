@@ -1,7 +1,12 @@
 """Results over time: what is read, what got worse, and by whose word."""
 
+import json
 import os
 import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +32,23 @@ BEGIN = 1_790_000_000
 
 
 def bench(
-    folder: Path, hour: int, rate: float, p99: float, ratio: float | None = 0.5, rounds: int = 2
+    folder: Path,
+    hour: int,
+    rate: float,
+    p99: float,
+    ratio: float | None = 0.5,
+    rounds: int = 2,
+    name: str = "ordering",
 ) -> Path:
     result = Result(
-        name="ordering",
+        name=name,
         parameters={"sites": 3, "rounds": rounds},
         values={"ring": {"messages_per_s": rate, "latency": {"p99_us": p99, "samples": 7}}, "words": "so"},
         ratios={"ring_to_raw": ratio},
         calibration={"cpus": 2, "python_loops_per_s": 40_000_000},
         versions={"rsm": "0.1.0"},
     )
-    return put(folder / f"bench-{rounds}-{hour:03}.json", hour, result.to_json())
+    return put(folder / f"{name}-{rounds}-{hour:03}.json", hour, result.to_json())
 
 
 def put(path: Path, hour: int, text: str) -> Path:
@@ -203,6 +214,75 @@ def test_when_there_is_nothing_to_read_then_it_says_what_to_name(spark: SparkSes
         run_on(spark, tmp_path)
     with pytest.raises(BadInput, match="nowhere"):
         run_on(spark, tmp_path, tmp_path / "nowhere")
+
+
+def test_when_no_file_is_a_result_then_it_says_why_and_what_was_there_stays(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    results, empty, out = tmp_path / "results", tmp_path / "empty", tmp_path / "out"
+    put(results / "cut.json", 1, '{"name": "ordering", "val')
+    empty.mkdir()
+    for hour in range(2):
+        bench(tmp_path / "good", hour, 1000, 100)
+    run_on(spark, out, tmp_path / "good")
+    before = Tables(spark, str(out)).read(at.LOAD).count()
+    with pytest.raises(BadInput, match=r"results.*cut\.json: not JSON, or cut off"):
+        run_on(spark, out, results)
+    with pytest.raises(BadInput, match=r"empty: no file that ends in \.json"):
+        run_on(spark, out, empty)
+    assert Tables(spark, str(out)).read(at.LOAD).count() == before > 0
+
+
+def test_when_names_look_alike_then_each_has_a_figure_and_those_of_the_run_before_go(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    results, out = tmp_path / "results", tmp_path / "out"
+    for hour in range(2):
+        for name in ("disk 1", "disk-1", "disk.1"):
+            bench(results, hour, 1000, 100, name=name)
+    figures = out / "figures"
+    figures.mkdir(parents=True)
+    for other in ("load-long-ago.png", "throughput.png"):
+        (figures / other).write_bytes(b"old")
+    made = run_on(spark, out, results).figures
+    expected = ["load-disk-1-2.png", "load-disk-1-3.png", "load-disk-1.png"]
+    assert sorted(Path(figure).name for figure in made) == expected
+    assert sorted(path.name for path in figures.iterdir()) == [*expected, "throughput.png"]
+
+
+def test_when_parameters_differ_then_only_those_that_do_are_told() -> None:
+    given = ({"sites": 3, "disk": {"sync": True, "size": 1}}, {"sites": 3, "disk": {"size": 2}, "qos": "k=1"})
+    first, second = (json.dumps(each) for each in given)
+    assert job.differing({first, second}) == {
+        first: "disk.size=1, disk.sync=true, qos=none",
+        second: "disk.size=2, disk.sync=none, qos=k=1",
+    }
+    assert job.differing({first}) == {first: ""}
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process lives by another clock than Greenwich's."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_when_a_time_is_told_then_it_is_of_utc(run: tuple[Tables, Outcome]) -> None:
+    tables, _ = run
+    worse = tables.read(at.REGRESSIONS).where("value_name = 'ring_to_raw'").collect()
+    [_, _, words] = job._words(10, worse)
+    assert words.startswith("2026-09-21T23:13:20Z ordering: ring_to_raw 0.2")
+
+
+@pytest.mark.parametrize("name", ["load", "sweep"])
+def test_when_an_executor_loads_a_job_then_nothing_is_there_to_draw_with(name: str) -> None:
+    """Its functions are sent by their names, and executors need not have Matplotlib."""
+    code = f"import sys, pipeline.jobs.{name}; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("options", [{"last": "2"}, {"last": "4.5"}, {"times": "-1"}, {"times": "often"}])

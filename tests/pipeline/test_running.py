@@ -1,6 +1,7 @@
 """How jobs are called: which run before, what is said, how it ends. The jobs are the test's, and ingest."""
 
 import json
+import logging
 import re
 import sys
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from pipeline import main as entry
 from pipeline import tables as all_tables
 from pipeline.errors import BadSetting
 from pipeline.registry import QUESTIONS, options_of
-from pipeline.running import run_job
+from pipeline.running import _spark_words, run_job
 from pipeline.runs import Outcome, Run, Step
 from pipeline.tables import Tables
 from tests.pipeline.recordings import record, rows
@@ -58,6 +59,11 @@ def write_lifecycle(tables: Tables) -> Outcome:
     return Outcome(rows={"silver/lifecycle": 0})
 
 
+def refuse_soon(options: dict[str, str]) -> None:
+    if options["window"] == "soon":
+        raise BadSetting("window: 'soon' must be a time")
+
+
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     log = Log()
@@ -66,9 +72,11 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
         "deep": (False, "Look deeper."),
         "key": (None, "Of."),
     }
+    metrics: Any = job(log, "metrics", ("ingest", "lifecycle"), lambda _: Outcome(words=["fast"]), options)
+    metrics.check = refuse_soon
     for module in (
         job(log, "lifecycle", ("ingest",), write_lifecycle),
-        job(log, "metrics", ("ingest", "lifecycle"), lambda tables: Outcome(words=["fast"]), options),
+        metrics,
         job(log, "audit", (), lambda tables: Outcome(violations=2)),
     ):
         monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -136,6 +144,69 @@ def test_when_a_job_is_called_then_its_end_says_how_it_went(
     assert rsm("metrics", *common, "--key", "k").exit_code == 0
     assert log.ran[-1] == ("metrics", {"window": "10s", "key": "k"})
     assert entry.main(["nothing"]) == 2
+
+
+def test_when_an_option_makes_no_sense_then_nothing_is_started(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*arguments: Any) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("pipeline.running.session", never)
+    record(tmp_path / "in", "a", rows(0, 5))
+    common = ("--input", str(tmp_path / "in"), "--output", str(tmp_path / "out"))
+    refused = rsm("metrics", *common, "--window", "soon")
+    assert (refused.exit_code, "'soon' must be a time" in refused.stderr) == (2, True)
+    for wrong in (
+        ("load", "--times", "often"),
+        ("sweep", "--seeds", "0"),
+        ("sweep", "--experiment", "dance"),
+    ):
+        refused = rsm(wrong[0], *common, *wrong[1:])
+        assert (refused.exit_code, wrong[2] in refused.stderr) == (2, True)
+    assert not (tmp_path / "out").exists()
+    assert log.ran == []
+
+
+def test_when_needed_jobs_would_run_then_options_are_looked_at_before_them(
+    spark: SparkSession, tmp_path: Path, log: Log
+) -> None:
+    record(tmp_path / "in", "a", rows(0, 5))
+    run = Run(input=(str(tmp_path / "in"),), output=str(tmp_path / "out"), options={"window": "soon"})
+    with pytest.raises(BadSetting, match="soon"):
+        run_job(spark, "metrics", run, lambda words: None)
+    assert not (tmp_path / "out").exists()
+
+
+def test_when_a_job_is_interrupted_then_a_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def interrupted(*arguments: Any) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            logging.exception("KeyboardInterrupt while sending command.")  # as Py4J does
+            raise
+
+    monkeypatch.setattr("pipeline.running.session", interrupted)
+    ended = rsm("ingest", "--input", str(tmp_path), "--output", str(tmp_path / "out"))
+    assert (ended.exit_code, ended.stderr.startswith("error: interrupted")) == (130, True)
+    assert caplog.records == []
+
+
+def test_when_java_fails_then_its_stack_is_not_shown() -> None:
+    told = """An error occurred while calling o57.parquet.
+    : java.io.IOException: No space left on device
+    \tat java.base/java.io.FileOutputStream.writeBytes(Native Method)
+    \tat org.apache.spark.sql.Dataset.$anonfun$withAction$2(Dataset.scala:4363)
+    \t... 42 more
+    Caused by: java.io.IOException: the disk is full
+    """
+    assert _spark_words(Exception(told)).splitlines() == [
+        "Spark: An error occurred while calling o57.parquet.",
+        ": java.io.IOException: No space left on device",
+        "Caused by: java.io.IOException: the disk is full",
+    ]
 
 
 def test_when_help_is_asked_for_then_it_teaches(log: Log, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,6 +59,23 @@ def test_when_a_sweep_is_run_again_with_more_seeds_then_only_what_is_new_is_play
     assert all(Path(path).stat().st_size > 10_000 for path in third.figures)
 
 
+@pytest.mark.usefixtures("small")
+def test_when_the_tables_are_far_away_then_figures_are_there_and_only_of_runs_that_the_table_has(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    figures = tmp_path / "figures"
+    figures.mkdir()
+    for other in ("sweep-rates.png", "throughput.png"):
+        (figures / other).write_bytes(b"old")
+    root = f"file://{tmp_path}"
+    for experiment in ("rate", "loss"):
+        options = {"experiment": experiment, "seeds": "1", "seconds": "1"}
+        outcome = sweep.run(spark, Tables(spark, root), Run(output=root, options=options), lambda words: None)
+        assert outcome.figures == [f"{root}/figures/sweep-{experiment}.png"]
+    found = sorted(path.name for path in figures.glob("*.png"))
+    assert found == ["sweep-loss.png", "sweep-rate.png", "throughput.png"]
+
+
 def rows(spark: SparkSession, folder: Path) -> dict[tuple[str, str], Any]:
     found = Tables(spark, str(folder)).read(SWEEP).collect()
     assert len({(row.experiment, row.replay) for row in found}) == len(found)
@@ -123,5 +140,5 @@ def test_when_an_option_makes_no_sense_then_it_is_named(
 
 
 def test_when_an_experiment_has_no_points_then_nothing_is_drawn(tmp_path: Path) -> None:
-    assert draw([], tmp_path / "figures") == []
+    assert draw([], str(tmp_path)) == []
     assert not (tmp_path / "figures").exists()

@@ -1,5 +1,6 @@
 """Trials: what is measured, and that it depends on the trial alone."""
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -7,7 +8,8 @@ import pytest
 from ordering.effects import Deliver, Effect
 from ordering.errors import ConfigurationError
 from ordering.simulator.checkers.base import Checker
-from ordering.simulator.measurement import Trial, main, measure
+from ordering.simulator.cluster import Cluster
+from ordering.simulator.measurement import Measurement, SteadyLoad, Trial, main, measure
 from ordering.simulator.mutants import MUTANTS, planted
 from ordering.simulator.process import Process
 
@@ -61,6 +63,23 @@ def test_when_a_trial_is_played_twice_then_its_figures_are_equal_and_another_see
     trial = Trial(seed=5, loss=0.05, seconds=1)
     assert measure(trial) == measure(trial)
     assert measure(trial) != measure(Trial(seed=6, loss=0.05, seconds=1))
+
+
+@DISCIPLINES
+def test_when_few_messages_are_sent_then_what_the_birth_took_is_not_counted(discipline: str) -> None:
+    figures = measure(Trial(seed=1, discipline=discipline, sites=5, rate=1, seconds=1))
+    assert figures.token_passes == figures.kinds["order"] > 0
+    assert figures.datagrams <= 4 * figures.packets
+
+
+def test_when_a_measurement_begins_then_only_what_follows_counts() -> None:
+    cluster = Cluster(Trial(seed=1).config(), 1, [])
+    measurement, load = Measurement(5), SteadyLoad(cluster, Random(1), Trial(seed=1))
+    cluster.network.sent, cluster.network.lost, measurement.retransmissions = 90, 7, 3
+    measurement.begin(cluster)
+    cluster.network.sent += 10
+    figures = measurement.figures(cluster, load, [])
+    assert (figures.datagrams, figures.lost, figures.retransmissions) == (10, 0, 0)
 
 
 def test_when_packets_are_lost_then_they_are_sent_again_and_everything_arrives_later() -> None:
