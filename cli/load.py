@@ -137,15 +137,13 @@ def load(
     The exit code is 0 if every answer was right and none failed that no fault excuses; 1 if one was wrong,
     failed or could not be judged; 2 for a wrong option; 3 without the extra 'load'; 130 after Ctrl-C.
 
-    [bold]Examples[/bold]
-
       rsm load                                           half a minute, on a store of its own
 
       rsm load --shape steps --users 200 --run-time 5m   how much it can take
 
       rsm load --shape soak --faults --run-time 30m      what grows
 
-      rsm load --faults --record recordings              replicas die and come back, and record, for rsm pipeline
+      rsm load --faults --record DIR                     replicas die, come back, and record for rsm pipeline
 
       rsm load --endpoint http://127.0.0.1:8080 --web    by hand, a store that is there
     """
