@@ -67,25 +67,29 @@ def facts(changes: DataFrame) -> DataFrame:
         "wall_ns",
         is_change.alias("is_change"),
         shown(fn.col("site")).alias("site"),
+        "recorder",
+        "boot",
+        "position",
     )
 
 
-def agreed(told: DataFrame) -> DataFrame:
+def agreed(told: DataFrame, spans: DataFrame) -> DataFrame:
     """One row for a change, whoever told it; those who tell of it as it happened are believed first. The
     slot is part of the key, so a hot key is many groups."""
     content = fn.xxhash64(*(_or_none(name) for name in _CONTENT))
     change_site = fn.when(fn.col("is_change"), fn.col("site"))
-    best = fn.struct(*_CONTENT, "time_ns")
     # Whoever is believed must be the same in every run: the content decides between equals.
-    order = fn.struct("is_change", fn.col("time_ns").isNotNull(), "content")
+    order = fn.struct("is_change", ~fn.col("is_end"), fn.col("best.time_ns").isNotNull(), "content")
+    contents = fn.count_distinct(fn.when(~fn.col("is_end"), fn.col("content")))
     return (
-        told.withColumn("content", content)
+        _last_words(told, spans)
+        .withColumn("content", content)
         .groupBy("chain", "key", "ts")
         .agg(
-            fn.max_by(best, order).alias("best"),
+            fn.max_by("best", order).alias("best"),
             fn.min("wall_ns").alias("wall_ns"),
             fn.max("is_change").alias("is_change"),
-            fn.count_distinct("content").alias("contents"),
+            fn.greatest(contents, fn.lit(1).cast("long")).alias("contents"),
             fn.array_sort(fn.collect_set(change_site)).alias("sites"),
         )
         .select(
@@ -101,9 +105,26 @@ def agreed(told: DataFrame) -> DataFrame:
     )
 
 
+def _last_words(told: DataFrame, spans: DataFrame) -> DataFrame:
+    """A key may be changed several times in one slot: a lease ends, and a command writes it again. What the
+    last of them left is what each has to say. ``is_end``: nothing more came of who told it, perhaps in the
+    middle of the slot."""
+    who = ["chain", "recorder", "boot"]
+    ends = spans.select(*who, fn.col("last_ts").alias("ts"), fn.lit(True).alias("is_end")).distinct()
+    together = told.repartition("chain", "key", "ts")  # so that no row is moved again
+    last = together.groupBy("chain", "key", "ts", "recorder", "boot", "is_change").agg(
+        fn.max_by(fn.struct(*_CONTENT, "time_ns"), "position").alias("best"),
+        fn.max_by("site", "position").alias("site"),
+        fn.min("wall_ns").alias("wall_ns"),
+    )
+    found = last.join(fn.broadcast(ends), [*who, "ts"], "left")
+    return found.withColumn("is_end", fn.col("is_change") & fn.col("is_end").isNotNull())
+
+
 def _or_none(name: str) -> Column:
     """A hash passes over nulls; here they count."""
-    value = fn.hex(name) if name in _BYTES else fn.col(name).cast("string")
+    of_it = fn.col(f"best.{name}")
+    value = fn.hex(of_it) if name in _BYTES else of_it.cast("string")
     return fn.coalesce(value, fn.lit("-"))
 
 

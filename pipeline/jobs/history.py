@@ -113,10 +113,11 @@ def _key(told: str) -> bytes:
 
 
 def _write_changes(tables: Tables, recorded: DataFrame, *, has_holes: bool) -> None:
-    changes = history.agreed(history.facts(recorded))
+    spans = tables.read(all_tables.KV_SPANS)
+    changes = history.agreed(history.facts(recorded), spans)
     known = history.intervals(changes)
     if has_holes:
-        gone = history.missed(known, recorded, tables.read(all_tables.KV_SPANS))
+        gone = history.missed(known, recorded, spans)
         known = history.intervals(changes.unionByName(gone.select(*changes.columns)))
     # By part as well: a hot key's bucket is written by many.
     tables.write(all_tables.KV_CHANGES, known.repartition("chain", "bucket", "part"))
