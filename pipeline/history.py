@@ -16,7 +16,9 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as fn
 
+from pipeline import ranges
 from pipeline import tables as all_tables
+from pipeline.files import ROW_BITS
 from pipeline.schemas import shown
 from pipeline.tables import Tables
 
@@ -164,67 +166,118 @@ def bucket_of(key: Column) -> Column:
 
 
 def spans(changes: DataFrame) -> DataFrame:
-    """One row for each beginning of a recorder: as few as those are."""
-    of_recorder = Window.partitionBy("recorder").orderBy("position")
-    of_chain = Window.partitionBy("chain").orderBy("first_ts", "last_ts", "recorder", "position")
-    begun = (
-        changes.where((fn.col("kind") == "base") & fn.col("key").isNull())
-        .select(
-            "recorder",
-            fn.col("position").alias("begin"),
-            fn.lead("position").over(of_recorder).alias("end"),
-            "chain",
-            "site",
-            "boot",
-            fn.col("ts").alias("first_ts"),
-            fn.coalesce("version", fn.lit(0)).alias("entries"),
+    """One row for each beginning of a recorder: as few as those are. It ends where the next begins, or where
+    a file is missing: what follows there is of no span before the next base."""
+    rows = changes.select("recorder", _file(), "position", "chain", "ts", _is_entry().alias("is_entry"))
+    marks = _marks(changes)
+    is_in = (fn.col("position") >= fn.col("begin")) & (
+        fn.col("next").isNull() | (fn.col("position") < fn.col("next"))
+    )
+    told = (
+        rows.join(fn.broadcast(marks), ["recorder", "number"])
+        .where(is_in)
+        .groupBy("recorder", "chain", "stretch.position", "stretch.is_base")
+        .agg(
+            fn.min("ts").alias("least_ts"),
+            fn.max("ts").alias("last_ts"),
+            fn.count_if("is_entry").alias("found"),
         )
-        .alias("begun")
     )
-    rows = changes.select("recorder", "position", "chain", "kind", "ts", "key").alias("rows")
-    belongs = (
-        (fn.col("rows.recorder") == fn.col("begun.recorder"))
-        & (fn.col("rows.position") >= fn.col("begin"))
-        & (fn.col("end").isNull() | (fn.col("rows.position") < fn.col("end")))
-        & (fn.col("rows.chain") == fn.col("begun.chain"))
+    known = told.join(_begun(changes), ["recorder", "chain", "position", "is_base"], "left")
+    return _with_holes(known.withColumn("first_ts", fn.coalesce("first_ts", "least_ts")))
+
+
+def _file() -> Column:
+    return fn.shiftright("position", ROW_BITS).alias("number")
+
+
+def _is_entry() -> Column:
+    return (fn.col("kind") == "base") & fn.col("key").isNotNull()
+
+
+def _begun(changes: DataFrame) -> DataFrame:
+    """The beginnings of bases."""
+    return changes.where((fn.col("kind") == "base") & fn.col("key").isNull()).select(
+        "recorder",
+        "position",
+        "chain",
+        "site",
+        "boot",
+        fn.col("ts").alias("first_ts"),
+        fn.coalesce("version", fn.lit(0)).alias("entries"),
+        fn.lit(True).alias("is_base"),
     )
-    is_entry = (fn.col("kind") == "base") & fn.col("rows.key").isNotNull()
-    found = (
-        rows.join(fn.broadcast(begun), belongs)
-        .groupBy("begun.recorder", "begin", "begun.chain", "site", "boot", "first_ts", "entries")
-        .agg(fn.max("rows.ts").alias("last_ts"), fn.count_if(is_entry).alias("found"))
-        .withColumnRenamed("begin", "position")
+
+
+def _marks(changes: DataFrame) -> DataFrame:
+    """Where a file or a base begins, so that every row is found by its file: of which ``stretch`` it is, and
+    where the ``next`` mark of the file is. A stretch begins with a base, or behind a missing file."""
+    of_recorder = Window.partitionBy("recorder").orderBy("number")
+    follows = fn.lag("number").over(of_recorder) == fn.col("number") - 1
+    files = (
+        changes.groupBy("recorder", _file())
+        .agg(fn.min("position").alias("begin"))
+        .withColumn("begins", ~fn.coalesce(follows, fn.lit(False)))
+        .withColumn("is_base", fn.lit(False))
     )
-    reached = fn.max("last_ts").over(of_chain.rowsBetween(Window.unboundedPreceding, -1))
-    return found.withColumn("hole_ts", fn.when(reached < fn.col("first_ts"), reached))
+    bases = _begun(changes).select(
+        "recorder", _file(), fn.col("position").alias("begin"), fn.lit(True).alias("begins"), "is_base"
+    )
+    # A file that begins with a base has two marks at one place: the base is the last of them.
+    order = ("begin", "is_base")
+    in_file = Window.partitionBy("recorder", "number").orderBy(*order)
+    beginning = fn.when(fn.col("begins"), fn.struct(fn.col("begin").alias("position"), "is_base"))
+    stretch = fn.last(beginning, ignorenulls=True).over(Window.partitionBy("recorder").orderBy(*order))
+    return (
+        files.unionByName(bases)
+        .withColumn("next", fn.lead("begin").over(in_file))
+        .withColumn("stretch", stretch)
+        .select("recorder", "number", "begin", "next", "stretch")
+    )
+
+
+def _with_holes(known: DataFrame) -> DataFrame:
+    """Only those with a base; and from when on, before it, something was told by nobody."""
+    order = Window.partitionBy("chain").orderBy("first_ts", "last_ts", "recorder", "position")
+    earlier = order.rowsBetween(Window.unboundedPreceding, -1)
+    reached = fn.max("last_ts").over(earlier)
+    since_base = Window.partitionBy("chain", "bases")
+    return (
+        known.withColumn("reached", reached)
+        .withColumn("bases", fn.count_if("is_base").over(earlier))
+        .withColumn("hole_ts", fn.when(fn.col("reached") < fn.col("first_ts"), fn.col("reached")))
+        .withColumn("hole_ts", fn.min("hole_ts").over(since_base))
+        .where("is_base")
+    )
 
 
 def missed(known: DataFrame, changes: DataFrame, told: DataFrame) -> DataFrame:
-    """Keys that were there when a hole began, and are not in the base at its end: they are gone by then.
-    ``known``: intervals; ``changes``: as recorded; ``told``: spans."""
-    holes = told.where(fn.col("hole_ts").isNotNull() & (fn.col("entries") == fn.col("found")))
-    ends = holes.select("chain", "hole_ts", fn.col("first_ts").alias("end_ts"))
+    """Keys that were there before a hole, and are not in the first whole base behind it: they are gone by
+    then. ``known``: intervals; ``changes``: as recorded; ``told``: spans."""
+    behind = Window.partitionBy("chain").orderBy("first_ts").rangeBetween(0, Window.unboundedFollowing)
+    whole = fn.when(fn.col("entries") == fn.col("found"), fn.col("first_ts"))
+    ends = (
+        told.withColumn("end_ts", fn.min(whole).over(behind))
+        .where(fn.col("hole_ts").isNotNull() & fn.col("end_ts").isNotNull())
+        .select("chain", "end_ts")
+        .distinct()
+    )
     alive = (
         known.where(fn.col("kind") == "put")
         .join(fn.broadcast(ends), "chain")
-        .where(fn.col("ts") <= fn.col("hole_ts"))
+        .where(fn.col("ts") < fn.col("end_ts"))
         .where(fn.col("valid_to").isNull() | (fn.col("valid_to") > fn.col("end_ts")))
-        .select("chain", "key", "end_ts")
+        .select("chain", "key", fn.col("ts").alias("put_ts"), "end_ts")
     )
-    there = (
-        changes.where((fn.col("kind") == "base") & fn.col("key").isNotNull())
-        .join(fn.broadcast(ends), (changes.chain == ends.chain) & (changes.ts == ends.end_ts), "left_semi")
-        .select("chain", "key", fn.col("ts").alias("end_ts"))
-        .distinct()
-    )
-    begun = changes.groupBy("chain", "ts").agg(fn.min("wall_ns").alias("wall_ns"))
-    ended = begun.join(
-        fn.broadcast(ends), (begun.chain == ends.chain) & (begun.ts == ends.end_ts), "left_semi"
-    )
-    ended = ended.select("chain", fn.col("ts").alias("end_ts"), "wall_ns")
+    at_end = (changes.chain == ends.chain) & (changes.ts == ends.end_ts)
+    bases = changes.where(fn.col("kind") == "base").join(fn.broadcast(ends), at_end, "left_semi")
+    there = bases.where(_is_entry()).select("chain", "key", fn.col("ts").alias("end_ts")).distinct()
+    begun = bases.where(fn.col("key").isNull()).groupBy("chain", fn.col("ts").alias("end_ts"))
     return (
         alive.join(there, ["chain", "key", "end_ts"], "left_anti")
-        .join(fn.broadcast(ended), ["chain", "end_ts"])
+        .groupBy("chain", "key", "put_ts")
+        .agg(fn.min("end_ts").alias("end_ts"))  # it goes once
+        .join(fn.broadcast(begun.agg(fn.min("wall_ns").alias("wall_ns"))), ["chain", "end_ts"])
         .select(
             "chain",
             "key",
@@ -330,13 +383,22 @@ def disagreements(changes: DataFrame) -> DataFrame:
 
 def left_out(changes: DataFrame, told: DataFrame) -> DataFrame:
     """A row for each replica that does not tell what others do, though it tells everything then; of its last
-    slot perhaps only a part was written."""
-    seen = changes.where(fn.col("basis") == "change").select("chain", "ts", "key", "sites")
-    covering = told.select("chain", shown(fn.col("site")).alias("site"), "first_ts", "last_ts")
+    slot perhaps only a part was written. They meet by chain and part of the slots."""
+    width = 1 << PART_BITS
+    seen = changes.where(fn.col("basis") == "change").select(
+        "chain", "ts", "key", "sites", ranges.part_of(fn.col("ts"), width).alias("part")
+    )
+    inner = told.select(
+        "chain",
+        shown(fn.col("site")).alias("site"),
+        (fn.col("first_ts") + 1).alias("first"),
+        (fn.col("last_ts") - 1).alias("last"),
+    )
+    covering = ranges.cut(inner.where(fn.col("first") <= fn.col("last")), width)
     return (
-        seen.join(fn.broadcast(covering), "chain")
-        .where((fn.col("ts") > fn.col("first_ts")) & (fn.col("ts") < fn.col("last_ts")))
+        seen.join(fn.broadcast(covering), ["chain", "part"])
+        .where(fn.col("ts").between(fn.col("first"), fn.col("last")))
         .where(~fn.array_contains("sites", fn.col("site")))
         .groupBy("chain", "site")
-        .agg(fn.count(fn.lit(1)).alias("rows"), fn.min(fn.struct("ts", "key")).alias("first"))
+        .agg(fn.count_distinct("ts", "key").alias("rows"), fn.min(fn.struct("ts", "key")).alias("first"))
     )

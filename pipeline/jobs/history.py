@@ -173,7 +173,7 @@ def _about_spans(spans: list[Row], slots: list[Row]) -> list[tuple[Any, ...]]:
         begins[each.chain] = min(each.first_ts, begins.get(each.chain, each.first_ts))
         if each.hole_ts is not None:
             words = (
-                f"what happened behind slot {each.hole_ts} up to slot {each.first_ts} was recorded by nobody;"
+                f"not all that happened behind slot {each.hole_ts} up to slot {each.first_ts} was recorded;"
                 " how keys came to be what they were then is not known"
             )
             found.append(_problem("hole", "error", _shown(each.chain), 0, words))

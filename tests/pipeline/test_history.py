@@ -366,6 +366,8 @@ def plans_of(spark: SparkSession) -> dict[str, str]:
     made = {
         "agreed": history.agreed(facts, spans),
         "intervals": history.intervals(history.agreed(facts, spans)),
+        "spans": history.spans(recorded),
+        "left_out": history.left_out(spark.createDataFrame([], schemas.KV_CHANGES), spans),
     }
     return {name: rows._jdf.queryExecution().executedPlan().toString() for name, rows in made.items()}
 
@@ -376,6 +378,8 @@ def test_when_history_is_made_then_no_step_needs_everything_in_one_place(spark: 
     for name, plan in plans.items():
         assert "hashpartitioning" in plan, name
         assert not re.search(r"SinglePartition|rangepartitioning|CartesianProduct|NestedLoop", plan), plan
+    for name, keys in (("spans", "recorder#\\d+, number#\\d+L"), ("left_out", "chain#\\d+L, part#\\d+L")):
+        assert re.search(rf"BroadcastHashJoin \[{keys}\]", plans[name]), plans[name]
     key = r"Exchange hashpartitioning\(chain#\d+L, key#\d+, ts#\d+L"
     assert len(re.findall("Exchange hashpartitioning", plans["agreed"])) == 2, plans["agreed"]
     assert len(re.findall(key, plans["agreed"])) == 1, plans["agreed"]

@@ -1,14 +1,19 @@
 """The history of keys where replicas tell of it in another way, or not all of it."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
+from pipeline import history
 from pipeline import tables as all_tables
+from pipeline.files import ROW_BITS
 from tests.pipeline.histories import Recorded, change, placed, problems, run_job, values_as_of
 
 
-def by_all(*rows: dict[str, object]) -> Recorded:
+def by_all(*rows: dict[str, Any]) -> Recorded:
     """The same, told by three replicas."""
     return [{**row, "site": site, "recorder": f"of {site}"} for site in (1, 2, 3) for row in placed(*rows)]
 
@@ -38,3 +43,100 @@ def test_when_a_key_is_changed_again_in_its_slot_then_the_last_change_counts_and
     assert values_as_of(ran.tables, 1, 600) == {}
     assert ran.tables.read(all_tables.KV_CHANGES).count() == 3 * len(keys)
     assert not problems(ran.tables)
+
+
+# -- files that are missing ----------------------------------------------------------------------
+
+
+def in_files(*files: tuple[int, Sequence[dict[str, Any]]]) -> Recorded:
+    """Rows of one recorder, by the numbers of its files."""
+    return [
+        {**row, "position": (number << ROW_BITS) + place}
+        for number, rows in files
+        for place, row in enumerate(rows)
+    ]
+
+
+SURVIVES = change("put", 1, b"stays", b"1")
+BEFORE = (change("base", 0, version=0), SURVIVES, change("put", 5, b"goes", b"2"))
+BEHIND = (change("put", 30, b"comes", b"3"), change("put", 31, b"goes later", b"4"))
+AGAIN = (
+    change("base", 50, version=2),
+    change("base", 50, b"stays", b"1", revision=1),
+    change("base", 50, b"comes", b"3", revision=30),
+    change("put", 60, b"last", b"5"),
+)
+
+
+def test_when_a_file_is_missing_then_what_follows_is_whole_only_from_the_next_base_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = in_files((1, BEFORE), (2, [change("reached", 10)]), (4, BEHIND), (6, AGAIN))
+    ran = run_job(spark, tmp_path, rows)
+    spans = ran.tables.read(all_tables.KV_SPANS).orderBy("first_ts").collect()
+    assert [(each.first_ts, each.last_ts, each.hole_ts) for each in spans] == [(0, 10, None), (50, 60, 10)]
+    (hole,) = problems(ran.tables)
+    assert (hole.check, hole.severity) == ("hole", "error")
+    assert "behind slot 10 up to slot 50" in hole.reason
+    assert {slot: values_as_of(ran.tables, 1, slot).keys() for slot in (10, 31, 50, 60)} == {
+        10: {b"stays", b"goes"},
+        31: {b"stays", b"goes", b"comes", b"goes later"},
+        50: {b"stays", b"comes"},
+        60: {b"stays", b"comes", b"last"},
+    }
+
+
+def test_when_one_replica_lacks_a_file_then_it_left_nothing_out_and_there_is_no_hole(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    between = change("delete", 20, b"goes")
+    of_two = [{**row, "site": 2, "recorder": "of 2"} for row in placed(*BEFORE, between, *BEHIND)]
+    ran = run_job(spark, tmp_path, [*in_files((1, BEFORE), (3, BEHIND)), *of_two])
+    assert not problems(ran.tables)
+    assert values_as_of(ran.tables, 1, 29) == {b"stays": b"1"}
+
+
+def test_when_replicas_are_compared_over_many_parts_then_what_one_leaves_out_is_found(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica begins anew at every tenth slot: nothing is counted twice, or missed between."""
+    monkeypatch.setattr(history, "PART_BITS", 3)
+    puts = [change("put", slot, b"key%d" % (slot % 7), b"%d" % slot) for slot in range(1, 200)]
+    rows: Recorded = []
+    for row in puts:
+        if row["ts"] % 10 == 1:
+            newest = {each["key"]: each for each in puts[: row["ts"] - 1]}
+            rows.append(change("base", row["ts"] - 1, version=len(newest)))
+            rows += [{**each, "kind": "base", "ts": row["ts"] - 1} for each in newest.values()]
+        rows.append(row)
+    left_out = {rows.index(puts[place]) for place in (7, 15, 16, 63, 64, 104)}
+    some = [row for place, row in enumerate(placed(*rows)) if place not in left_out]
+    of_two = [{**row, "site": 2, "recorder": "of 2"} for row in some]
+    ran = run_job(spark, tmp_path, [*placed(*rows), *of_two])
+    (found,) = problems(ran.tables)
+    assert (found.check, found.subject, found.rows) == ("left-out", "2", 6)
+    assert "slot 8" in found.reason
+    assert ran.tables.read(all_tables.KV_SPANS).count() == 40
+
+
+def test_when_there_are_several_holes_then_a_key_goes_once_at_the_first_whole_base(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = placed(
+        *BEFORE,
+        change("gap", 10),
+        change("base", 20, version=2),  # torn: it tells one of two
+        change("base", 20, b"stays", b"1", revision=1),
+        change("gap", 25),
+        change("base", 30, version=1),
+        change("base", 30, b"stays", b"1", revision=1),
+        change("gap", 35),
+        change("base", 40, version=1),
+        change("base", 40, b"stays", b"1", revision=1),
+    )
+    ran = run_job(spark, tmp_path, rows)
+    gone = ran.tables.read(all_tables.KV_CHANGES).where("kind = 'gone'").collect()
+    assert [(bytes(each.key), each.ts, each.previous_ts) for each in gone] == [(b"goes", 30, 5)]
+    assert values_as_of(ran.tables, 1, 29).keys() == {b"stays", b"goes"}
+    assert values_as_of(ran.tables, 1, 30).keys() == {b"stays"}
+    assert [each.check for each in problems(ran.tables)] == ["hole", "hole", "hole", "torn-base"]
