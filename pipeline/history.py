@@ -10,7 +10,7 @@ those rows whose interval has it: a filter. Nothing is replayed, and nothing com
 which are as many as recorders had beginnings.
 """
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -27,7 +27,9 @@ BUCKETS: Final = 16
 _BYTES: Final = ("value", "value_digest")
 _CONTENT: Final = ("kind", "value", "value_bytes", "value_digest", "created", "version", "lease")
 _CHANGED: Final = ("put", "delete", "expire")
+_ENDS_LEASES: Final = ("lease_revoke",)  # commands; else a lease ends by itself
 _NS: Final = 1_000_000_000
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def open_tables(spark: SparkSession, output: str) -> list[str]:
@@ -305,14 +307,22 @@ def state_as_of(changes: DataFrame, slots: DataFrame) -> DataFrame:
     return found.withColumn("revision", fn.col("ts"))
 
 
-def slots_at(changes: DataFrame, moment: datetime) -> DataFrame:
-    """The last slot of each chain that was not behind a time of day."""
-    until = int(moment.timestamp() * _NS)
-    return (
-        changes.where(fn.coalesce("time_ns", "wall_ns") <= until)
-        .groupBy("chain")
-        .agg(fn.max("ts").alias("as_of"))
+def reach(changes: DataFrame, moment: datetime | None) -> DataFrame:
+    """One row for each chain, of all that was told, bases too: the newest slot, the times of the first and
+    the last (microseconds), and ``at_ts``, the last slot that was not behind a time of day."""
+    at = _micros(fn.coalesce("time_ns", "wall_ns"))
+    until = None if moment is None else (moment - EPOCH) // timedelta(microseconds=1)
+    return changes.groupBy("chain").agg(
+        fn.max("ts").alias("newest_ts"),
+        fn.min(at).alias("first_us"),
+        fn.max(at).alias("last_us"),
+        fn.max(fn.when(at <= fn.lit(until), fn.col("ts"))).alias("at_ts"),
     )
+
+
+def _micros(nanoseconds: Column) -> Column:
+    """As far as times are shown; in whole numbers, for a double has not enough digits."""
+    return ranges.part_of(nanoseconds, 1000)
 
 
 def hottest(changes: DataFrame, window_s: int, most: int) -> DataFrame:
@@ -338,23 +348,29 @@ def hottest(changes: DataFrame, window_s: int, most: int) -> DataFrame:
 def trail(changes: DataFrame, operations: DataFrame, key: bytes) -> DataFrame:
     """What happened to one key, and whose command it was, where callers have recorded that."""
     of_key = changes.where((fn.col("bucket") == bucket_of(fn.lit(key))) & (fn.col("key") == fn.lit(key)))
-    # A caller that was too short to learn its chain has 0.
     commands = (
         operations.where((fn.col("kind") == "command") & fn.col("ts").isNotNull())
-        .groupBy(fn.col("chain").alias("of_chain"), fn.col("ts").alias("of_ts"))
+        .groupBy("chain", "ts")
         .agg(
             fn.min_by(
                 fn.struct("client", "request", "operation", "recorder", fn.col("wall_ns").alias("called_ns")),
-                "return_ns",
+                fn.struct("return_ns", "client", "request", "recorder"),
             ).alias("who")
         )
     )
-    is_it = (fn.col("ts") == fn.col("of_ts")) & fn.col("of_chain").isin(fn.col("chain"), fn.lit(0))
-    return of_key.join(commands, is_it, "left").select(
+    # A caller that was too short to learn its chain has 0.
+    exact = commands.where(fn.col("chain") != 0).withColumnRenamed("who", "exact")
+    other = commands.where(fn.col("chain") == 0).select("ts", fn.col("who").alias("other"))
+    who = fn.coalesce("exact", "other")
+    is_done = fn.col("kind").isin("put", "delete") | (
+        (fn.col("kind") == "expire") & who["operation"].isin(*_ENDS_LEASES)
+    )
+    found = of_key.join(exact, ["chain", "ts"], "left").join(other, "ts", "left")
+    return found.withColumn("who", fn.when(is_done, who)).select(
         "chain",
         "key",
         "ts",
-        fn.timestamp_micros((fn.coalesce("time_ns", "wall_ns") / 1000).cast("long")).alias("at"),
+        fn.timestamp_micros(_micros(fn.coalesce("time_ns", "wall_ns"))).alias("at"),
         "kind",
         "value",
         "value_bytes",
@@ -365,7 +381,7 @@ def trail(changes: DataFrame, operations: DataFrame, key: bytes) -> DataFrame:
         "who.request",
         "who.operation",
         "who.recorder",
-        fn.timestamp_micros((fn.col("who.called_ns") / 1000).cast("long")).alias("called_at"),
+        fn.timestamp_micros(_micros(fn.col("who.called_ns"))).alias("called_at"),
     )
 
 

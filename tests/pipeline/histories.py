@@ -88,3 +88,11 @@ def change(
 
 def placed(*rows: dict[str, Any]) -> Recorded:
     return [{**row, "position": position} for position, row in enumerate(rows)]
+
+
+def command(ts: int, **more: Any) -> dict[str, Any]:
+    """An operation, as a caller saw it."""
+    row = dict.fromkeys(schemas.OPERATIONS.fieldNames())
+    row |= {"chain": 1, "client": 1, "request": ts, "kind": "command", "operation": "put", "ts": ts}
+    row |= {"call_ns": ts, "return_ns": ts + 1, "wall_ns": ts * 10**9, "outcome": "ok", "position": ts}
+    return {**row, "recorder": "caller", "file": "f", "batch": "b", **more}

@@ -1,6 +1,8 @@
 """The history of keys where replicas tell of it in another way, or not all of it."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,8 @@ from pyspark.sql import SparkSession
 from pipeline import history
 from pipeline import tables as all_tables
 from pipeline.files import ROW_BITS
-from tests.pipeline.histories import Recorded, change, placed, problems, run_job, values_as_of
+from pipeline.showing import utc_text
+from tests.pipeline.histories import Recorded, change, command, placed, problems, run_job, values_as_of
 
 
 def by_all(*rows: dict[str, Any]) -> Recorded:
@@ -140,3 +143,103 @@ def test_when_there_are_several_holes_then_a_key_goes_once_at_the_first_whole_ba
     assert values_as_of(ran.tables, 1, 29).keys() == {b"stays", b"goes"}
     assert values_as_of(ran.tables, 1, 30).keys() == {b"stays"}
     assert [each.check for each in problems(ran.tables)] == ["hole", "hole", "hole", "torn-base"]
+
+
+# -- states that nobody knows --------------------------------------------------------------------
+
+
+def said(spark: SparkSession, folder: Path, rows: Recorded, as_of: str) -> tuple[list[tuple[str, str]], int]:
+    """The checks, with what they say, and how many keys the state has."""
+    ran = run_job(spark, folder, rows, as_of=as_of)
+    found = [(each.check, each.reason) for each in problems(ran.tables)]
+    assert all(any(reason in words for words in ran.outcome.words) for _, reason in found)
+    return found, ran.tables.read(all_tables.KV_STATE).where("as_of <= 60").count()
+
+
+def test_when_a_state_is_wanted_from_before_or_behind_all_that_was_told_then_it_says_so(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    noon = 1_769_860_800 * 10**9  # 2026-01-31T12:00:00Z
+    rows = [{**row, "wall_ns": noon + row["ts"] * 10**9} for row in placed(*BEFORE, *BEHIND)]
+    (((check, reason),), keys) = said(spark, tmp_path / "early", rows, "2026-01-31T11:59:59Z")
+    assert (check, keys) == ("begins-late", 0)
+    assert "2026-01-31T11:59:59Z" in reason
+    assert "2026-01-31T12:00:00Z" in reason
+    (((check, reason),), keys) = said(spark, tmp_path / "never", rows, "999999999")
+    assert (check, keys) == ("ends-early", 4)
+    assert "the newest is 31" in reason
+    (((check, reason),), keys) = said(spark, tmp_path / "late", rows, "2026-01-31T13:00:00+00:00")
+    assert (check, keys) == ("ends-early", 4)
+    assert "2026-01-31T12:00:31Z, slot 31" in reason
+    assert said(spark, tmp_path / "known", rows, "2026-01-31T12:00:05Z") == ([], 2)
+
+
+def test_when_no_base_follows_a_missing_file_then_the_newest_state_is_told_with_a_warning(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    found, keys = said(spark, tmp_path / "some", in_files((1, BEFORE), (3, BEHIND)), "")
+    assert [(check, keys) for check, _ in found] == [("ends-early", 4)]
+    assert "behind slot 5 changes may be missing" in found[0][1]
+    found, keys = said(spark, tmp_path / "all", in_files((3, BEHIND)), "")
+    assert [(check, keys) for check, _ in found] == [("begins-late", 2)]
+
+
+# -- when, and by whom ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def far_away(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Where the clock on the wall shows another time."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "America/New_York")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_away")
+def test_when_a_time_is_shown_then_it_is_utc_and_as_of_takes_it(spark: SparkSession, tmp_path: Path) -> None:
+    noon = 1_769_860_800 * 10**9
+    rows = placed(
+        change("base", 0, version=0, wall_ns=noon),
+        change("put", 5, b"key", b"1", time_ns=noon + 1_500_000_001, wall_ns=noon + 2 * 10**9),
+        change("put", 6, b"key", b"2", time_ns=noon + 1_500_001_789, wall_ns=noon + 2 * 10**9),
+    )
+    ran = run_job(spark, tmp_path, rows, key="key")
+    shown = [words for words in ran.outcome.words if words.startswith("slot")]
+    assert shown == [
+        "slot 5, 2026-01-31T12:00:01.500000Z: put 1",
+        "slot 6, 2026-01-31T12:00:01.500001Z: put 2",
+    ]
+    ran = run_job(spark, tmp_path, rows, as_of=shown[0].split()[2].rstrip(":"))
+    assert not problems(ran.tables)
+    assert [each.as_of for each in ran.tables.read(all_tables.KV_STATE).collect()] == [5]
+
+
+def test_when_a_time_has_a_zone_then_it_is_shown_in_utc() -> None:
+    east = timezone(timedelta(hours=5, minutes=30))
+    assert utc_text(datetime(2026, 1, 31, 2, 0, tzinfo=east)) == "2026-01-30T20:30:00Z"
+
+
+def test_when_a_change_has_several_callers_then_that_of_its_chain_is_named_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    changes = placed(
+        change("base", 0, version=0),
+        change("put", 5, b"key", b"1"),
+        change("put", 6, b"key", b"2"),
+        change("expire", 7, b"key"),  # in the slot of another key's put
+        change("put", 8, b"key", b"3"),
+        change("expire", 9, b"key"),  # its lease was revoked
+    )
+    operations = [
+        command(5, client=50, chain=0, return_ns=1),
+        command(5, client=51),
+        command(6, client=60, chain=0),
+        command(6, client=61, chain=2),
+        command(7, client=70),
+        command(9, client=90, operation="lease_revoke"),
+    ]
+    ran = run_job(spark, tmp_path, changes, operations, key="key")
+    trail = ran.tables.read(all_tables.KV_TRAIL).orderBy("ts").collect()
+    assert [(each.ts, each.client) for each in trail] == [(5, 51), (6, 60), (7, None), (8, None), (9, 90)]
