@@ -77,16 +77,17 @@ def facts(changes: DataFrame) -> DataFrame:
     )
 
 
-def agreed(told: DataFrame, spans: DataFrame) -> DataFrame:
+def agreed(told: DataFrame, stretches: DataFrame) -> DataFrame:
     """One row for a change, whoever told it; those who tell of it as it happened are believed first. The
     slot is part of the key, so a hot key is many groups."""
     content = fn.xxhash64(*(_or_none(name) for name in _CONTENT))
     change_site = fn.when(fn.col("is_change"), fn.col("site"))
     # Whoever is believed must be the same in every run: the content decides between equals.
-    order = fn.struct("is_change", ~fn.col("is_end"), fn.col("best.time_ns").isNotNull(), "content")
+    is_timed = fn.col("best.time_ns").isNotNull()
+    order = fn.struct("is_change", ~fn.col("is_end"), "words", is_timed, "content")
     contents = fn.count_distinct(fn.when(~fn.col("is_end"), fn.col("content")))
     return (
-        _last_words(told, spans)
+        _last_words(told, stretches)
         .withColumn("content", content)
         .groupBy("chain", "key", "ts")
         .agg(
@@ -109,17 +110,18 @@ def agreed(told: DataFrame, spans: DataFrame) -> DataFrame:
     )
 
 
-def _last_words(told: DataFrame, spans: DataFrame) -> DataFrame:
+def _last_words(told: DataFrame, stretches: DataFrame) -> DataFrame:
     """A key may be changed several times in one slot: a lease ends, and a command writes it again. What the
-    last of them left is what each has to say. ``is_end``: nothing more came of who told it, perhaps in the
-    middle of the slot."""
+    last of them left is what each has to say. ``words``: how many it tells. ``is_end``: nothing more came of
+    who told it, perhaps in the middle of the slot."""
     who = ["chain", "recorder", "boot"]
-    ends = spans.select(*who, fn.col("last_ts").alias("ts"), fn.lit(True).alias("is_end")).distinct()
+    ends = stretches.select(*who, fn.col("last_ts").alias("ts"), fn.lit(True).alias("is_end")).distinct()
     together = told.repartition("chain", "key", "ts")  # so that no row is moved again
     last = together.groupBy("chain", "key", "ts", "recorder", "boot", "is_change").agg(
         fn.max_by(fn.struct(*_CONTENT, "time_ns"), "position").alias("best"),
         fn.max_by("site", "position").alias("site"),
         fn.min("wall_ns").alias("wall_ns"),
+        fn.count(fn.lit(1)).alias("words"),
     )
     found = last.join(fn.broadcast(ends), [*who, "ts"], "left")
     return found.withColumn("is_end", fn.col("is_change") & fn.col("is_end").isNotNull())
@@ -167,26 +169,29 @@ def bucket_of(key: Column) -> Column:
 # -- who has told everything, from when to when --------------------------------------------------
 
 
-def spans(changes: DataFrame) -> DataFrame:
-    """One row for each beginning of a recorder: as few as those are. It ends where the next begins, or where
-    a file is missing: what follows there is of no span before the next base."""
-    rows = changes.select("recorder", _file(), "position", "chain", "ts", _is_entry().alias("is_entry"))
-    marks = _marks(changes)
+def stretches(changes: DataFrame) -> DataFrame:
+    """What each recorder tells without a break: as few as it has beginnings. One begins with a base, or, and
+    then it is of no use before the next base, behind a file that is missing."""
+    rows = changes.select(
+        "recorder", _file(), "position", "chain", "site", "boot", "ts", _is_entry().alias("is_entry")
+    )
     is_in = (fn.col("position") >= fn.col("begin")) & (
         fn.col("next").isNull() | (fn.col("position") < fn.col("next"))
     )
     told = (
-        rows.join(fn.broadcast(marks), ["recorder", "number"])
+        rows.join(fn.broadcast(_marks(changes)), ["recorder", "number"])
         .where(is_in)
         .groupBy("recorder", "chain", "stretch.position", "stretch.is_base")
         .agg(
+            fn.max("site").alias("site"),
+            fn.max("boot").alias("boot"),
             fn.min("ts").alias("least_ts"),
             fn.max("ts").alias("last_ts"),
             fn.count_if("is_entry").alias("found"),
         )
     )
     known = told.join(_begun(changes), ["recorder", "chain", "position", "is_base"], "left")
-    return _with_holes(known.withColumn("first_ts", fn.coalesce("first_ts", "least_ts")))
+    return known.withColumn("first_ts", fn.coalesce("first_ts", "least_ts"))
 
 
 def _file() -> Column:
@@ -203,8 +208,6 @@ def _begun(changes: DataFrame) -> DataFrame:
         "recorder",
         "position",
         "chain",
-        "site",
-        "boot",
         fn.col("ts").alias("first_ts"),
         fn.coalesce("version", fn.lit(0)).alias("entries"),
         fn.lit(True).alias("is_base"),
@@ -238,15 +241,14 @@ def _marks(changes: DataFrame) -> DataFrame:
     )
 
 
-def _with_holes(known: DataFrame) -> DataFrame:
-    """Only those with a base; and from when on, before it, something was told by nobody."""
+def spans(told: DataFrame) -> DataFrame:
+    """Stretches with a base; and from which slot on, before it, something was told by nobody."""
     order = Window.partitionBy("chain").orderBy("first_ts", "last_ts", "recorder", "position")
-    earlier = order.rowsBetween(Window.unboundedPreceding, -1)
-    reached = fn.max("last_ts").over(earlier)
+    reached = fn.max("last_ts").over(ranges.earlier(order))
     since_base = Window.partitionBy("chain", "bases")
     return (
-        known.withColumn("reached", reached)
-        .withColumn("bases", fn.count_if("is_base").over(earlier))
+        told.withColumn("reached", reached)
+        .withColumn("bases", fn.count_if("is_base").over(ranges.earlier(order)))
         .withColumn("hole_ts", fn.when(fn.col("reached") < fn.col("first_ts"), fn.col("reached")))
         .withColumn("hole_ts", fn.min("hole_ts").over(since_base))
         .where("is_base")

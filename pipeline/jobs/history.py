@@ -42,11 +42,14 @@ def run(spark: SparkSession, tables: Tables, run: Run, step: Step) -> Outcome:
             " rsm demo --record folder, or rsm replica --recording folder"
         )
     step("who has told what, from when to when")
-    tables.write(all_tables.KV_SPANS, history.spans(recorded).coalesce(1))
     # As many as recorders had beginnings: a few for each replica.
+    stretches = history.stretches(recorded).persist()
+    tables.write(all_tables.KV_SPANS, history.spans(stretches).coalesce(1))
     spans = tables.read(all_tables.KV_SPANS).collect()
     step("changes, once each, and how long each held")
-    _write_changes(tables, recorded, has_holes=any(each.hole_ts is not None for each in spans))
+    has_holes = any(each.hole_ts is not None for each in spans)
+    _write_changes(tables, recorded, stretches, has_holes=has_holes)
+    stretches.unpersist()
     changes = tables.read(all_tables.KV_CHANGES)
     step("the state, and the hottest keys")
     reach = history.reach(recorded, asked.moment).orderBy("chain").collect()  # a row for each chain
@@ -116,12 +119,11 @@ def _key(told: str) -> bytes:
         raise BadSetting(f"--key: {told!r} begins with 0x, and is no hexadecimal number") from None
 
 
-def _write_changes(tables: Tables, recorded: DataFrame, *, has_holes: bool) -> None:
-    spans = tables.read(all_tables.KV_SPANS)
-    changes = history.agreed(history.facts(recorded), spans)
+def _write_changes(tables: Tables, recorded: DataFrame, stretches: DataFrame, *, has_holes: bool) -> None:
+    changes = history.agreed(history.facts(recorded), stretches)
     known = history.intervals(changes)
     if has_holes:
-        gone = history.missed(known, recorded, spans)
+        gone = history.missed(known, recorded, tables.read(all_tables.KV_SPANS))
         known = history.intervals(changes.unionByName(gone.select(*changes.columns)))
     # By part as well: a hot key's bucket is written by many.
     tables.write(all_tables.KV_CHANGES, known.repartition("chain", "bucket", "part"))
