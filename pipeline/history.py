@@ -10,13 +10,15 @@ those rows whose interval has it: a filter. Nothing is replayed, and nothing com
 which are as many as recorders had beginnings.
 """
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as fn
 
+from pipeline import ranges
 from pipeline import tables as all_tables
+from pipeline.files import ROW_BITS
 from pipeline.schemas import shown
 from pipeline.tables import Tables
 
@@ -25,7 +27,9 @@ BUCKETS: Final = 16
 _BYTES: Final = ("value", "value_digest")
 _CONTENT: Final = ("kind", "value", "value_bytes", "value_digest", "created", "version", "lease")
 _CHANGED: Final = ("put", "delete", "expire")
+_ENDS_LEASES: Final = ("lease_revoke",)  # commands; else a lease ends by itself
 _NS: Final = 1_000_000_000
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def open_tables(spark: SparkSession, output: str) -> list[str]:
@@ -67,25 +71,30 @@ def facts(changes: DataFrame) -> DataFrame:
         "wall_ns",
         is_change.alias("is_change"),
         shown(fn.col("site")).alias("site"),
+        "recorder",
+        "boot",
+        "position",
     )
 
 
-def agreed(told: DataFrame) -> DataFrame:
+def agreed(told: DataFrame, stretches: DataFrame) -> DataFrame:
     """One row for a change, whoever told it; those who tell of it as it happened are believed first. The
     slot is part of the key, so a hot key is many groups."""
     content = fn.xxhash64(*(_or_none(name) for name in _CONTENT))
     change_site = fn.when(fn.col("is_change"), fn.col("site"))
-    best = fn.struct(*_CONTENT, "time_ns")
     # Whoever is believed must be the same in every run: the content decides between equals.
-    order = fn.struct("is_change", fn.col("time_ns").isNotNull(), "content")
+    is_timed = fn.col("best.time_ns").isNotNull()
+    order = fn.struct("is_change", ~fn.col("is_end"), "words", is_timed, "content")
+    contents = fn.count_distinct(fn.when(~fn.col("is_end"), fn.col("content")))
     return (
-        told.withColumn("content", content)
+        _last_words(told, stretches)
+        .withColumn("content", content)
         .groupBy("chain", "key", "ts")
         .agg(
-            fn.max_by(best, order).alias("best"),
+            fn.max_by("best", order).alias("best"),
             fn.min("wall_ns").alias("wall_ns"),
             fn.max("is_change").alias("is_change"),
-            fn.count_distinct("content").alias("contents"),
+            fn.greatest(contents, fn.lit(1).cast("long")).alias("contents"),
             fn.array_sort(fn.collect_set(change_site)).alias("sites"),
         )
         .select(
@@ -101,9 +110,27 @@ def agreed(told: DataFrame) -> DataFrame:
     )
 
 
+def _last_words(told: DataFrame, stretches: DataFrame) -> DataFrame:
+    """A key may be changed several times in one slot: a lease ends, and a command writes it again. What the
+    last of them left is what each has to say. ``words``: how many it tells. ``is_end``: nothing more came of
+    who told it, perhaps in the middle of the slot."""
+    who = ["chain", "recorder", "boot"]
+    ends = stretches.select(*who, fn.col("last_ts").alias("ts"), fn.lit(True).alias("is_end")).distinct()
+    together = told.repartition("chain", "key", "ts")  # so that no row is moved again
+    last = together.groupBy("chain", "key", "ts", "recorder", "boot", "is_change").agg(
+        fn.max_by(fn.struct(*_CONTENT, "time_ns"), "position").alias("best"),
+        fn.max_by("site", "position").alias("site"),
+        fn.min("wall_ns").alias("wall_ns"),
+        fn.count(fn.lit(1)).alias("words"),
+    )
+    found = last.join(fn.broadcast(ends), [*who, "ts"], "left")
+    return found.withColumn("is_end", fn.col("is_change") & fn.col("is_end").isNotNull())
+
+
 def _or_none(name: str) -> Column:
     """A hash passes over nulls; here they count."""
-    value = fn.hex(name) if name in _BYTES else fn.col(name).cast("string")
+    of_it = fn.col(f"best.{name}")
+    value = fn.hex(of_it) if name in _BYTES else of_it.cast("string")
     return fn.coalesce(value, fn.lit("-"))
 
 
@@ -142,68 +169,119 @@ def bucket_of(key: Column) -> Column:
 # -- who has told everything, from when to when --------------------------------------------------
 
 
-def spans(changes: DataFrame) -> DataFrame:
-    """One row for each beginning of a recorder: as few as those are."""
-    of_recorder = Window.partitionBy("recorder").orderBy("position")
-    of_chain = Window.partitionBy("chain").orderBy("first_ts", "last_ts", "recorder", "position")
-    begun = (
-        changes.where((fn.col("kind") == "base") & fn.col("key").isNull())
-        .select(
-            "recorder",
-            fn.col("position").alias("begin"),
-            fn.lead("position").over(of_recorder).alias("end"),
-            "chain",
-            "site",
-            "boot",
-            fn.col("ts").alias("first_ts"),
-            fn.coalesce("version", fn.lit(0)).alias("entries"),
+def stretches(changes: DataFrame) -> DataFrame:
+    """What each recorder tells without a break: as few as it has beginnings. One begins with a base, or, and
+    then it is of no use before the next base, behind a file that is missing."""
+    rows = changes.select(
+        "recorder", _file(), "position", "chain", "site", "boot", "ts", _is_entry().alias("is_entry")
+    )
+    is_in = (fn.col("position") >= fn.col("begin")) & (
+        fn.col("next").isNull() | (fn.col("position") < fn.col("next"))
+    )
+    told = (
+        rows.join(fn.broadcast(_marks(changes)), ["recorder", "number"])
+        .where(is_in)
+        .groupBy("recorder", "chain", "stretch.position", "stretch.is_base")
+        .agg(
+            fn.max("site").alias("site"),
+            fn.max("boot").alias("boot"),
+            fn.min("ts").alias("least_ts"),
+            fn.max("ts").alias("last_ts"),
+            fn.count_if("is_entry").alias("found"),
         )
-        .alias("begun")
     )
-    rows = changes.select("recorder", "position", "chain", "kind", "ts", "key").alias("rows")
-    belongs = (
-        (fn.col("rows.recorder") == fn.col("begun.recorder"))
-        & (fn.col("rows.position") >= fn.col("begin"))
-        & (fn.col("end").isNull() | (fn.col("rows.position") < fn.col("end")))
-        & (fn.col("rows.chain") == fn.col("begun.chain"))
+    known = told.join(_begun(changes), ["recorder", "chain", "position", "is_base"], "left")
+    return known.withColumn("first_ts", fn.coalesce("first_ts", "least_ts"))
+
+
+def _file() -> Column:
+    return fn.shiftright("position", ROW_BITS).alias("number")
+
+
+def _is_entry() -> Column:
+    return (fn.col("kind") == "base") & fn.col("key").isNotNull()
+
+
+def _begun(changes: DataFrame) -> DataFrame:
+    """The beginnings of bases."""
+    return changes.where((fn.col("kind") == "base") & fn.col("key").isNull()).select(
+        "recorder",
+        "position",
+        "chain",
+        fn.col("ts").alias("first_ts"),
+        fn.coalesce("version", fn.lit(0)).alias("entries"),
+        fn.lit(True).alias("is_base"),
     )
-    is_entry = (fn.col("kind") == "base") & fn.col("rows.key").isNotNull()
-    found = (
-        rows.join(fn.broadcast(begun), belongs)
-        .groupBy("begun.recorder", "begin", "begun.chain", "site", "boot", "first_ts", "entries")
-        .agg(fn.max("rows.ts").alias("last_ts"), fn.count_if(is_entry).alias("found"))
-        .withColumnRenamed("begin", "position")
+
+
+def _marks(changes: DataFrame) -> DataFrame:
+    """Where a file or a base begins, so that every row is found by its file: of which ``stretch`` it is, and
+    where the ``next`` mark of the file is. A stretch begins with a base, or behind a missing file."""
+    of_recorder = Window.partitionBy("recorder").orderBy("number")
+    follows = fn.lag("number").over(of_recorder) == fn.col("number") - 1
+    files = (
+        changes.groupBy("recorder", _file())
+        .agg(fn.min("position").alias("begin"))
+        .withColumn("begins", ~fn.coalesce(follows, fn.lit(False)))
+        .withColumn("is_base", fn.lit(False))
     )
-    reached = fn.max("last_ts").over(of_chain.rowsBetween(Window.unboundedPreceding, -1))
-    return found.withColumn("hole_ts", fn.when(reached < fn.col("first_ts"), reached))
+    bases = _begun(changes).select(
+        "recorder", _file(), fn.col("position").alias("begin"), fn.lit(True).alias("begins"), "is_base"
+    )
+    # A file that begins with a base has two marks at one place: the base is the last of them.
+    order = ("begin", "is_base")
+    in_file = Window.partitionBy("recorder", "number").orderBy(*order)
+    beginning = fn.when(fn.col("begins"), fn.struct(fn.col("begin").alias("position"), "is_base"))
+    stretch = fn.last(beginning, ignorenulls=True).over(Window.partitionBy("recorder").orderBy(*order))
+    return (
+        files.unionByName(bases)
+        .withColumn("next", fn.lead("begin").over(in_file))
+        .withColumn("stretch", stretch)
+        .select("recorder", "number", "begin", "next", "stretch")
+    )
+
+
+def spans(told: DataFrame) -> DataFrame:
+    """Stretches with a base; and from which slot on, before it, something was told by nobody."""
+    order = Window.partitionBy("chain").orderBy("first_ts", "last_ts", "recorder", "position")
+    reached = fn.max("last_ts").over(ranges.earlier(order))
+    since_base = Window.partitionBy("chain", "bases")
+    return (
+        told.withColumn("reached", reached)
+        .withColumn("bases", fn.count_if("is_base").over(ranges.earlier(order)))
+        .withColumn("hole_ts", fn.when(fn.col("reached") < fn.col("first_ts"), fn.col("reached")))
+        .withColumn("hole_ts", fn.min("hole_ts").over(since_base))
+        .where("is_base")
+    )
 
 
 def missed(known: DataFrame, changes: DataFrame, told: DataFrame) -> DataFrame:
-    """Keys that were there when a hole began, and are not in the base at its end: they are gone by then.
-    ``known``: intervals; ``changes``: as recorded; ``told``: spans."""
-    holes = told.where(fn.col("hole_ts").isNotNull() & (fn.col("entries") == fn.col("found")))
-    ends = holes.select("chain", "hole_ts", fn.col("first_ts").alias("end_ts"))
+    """Keys that were there before a hole, and are not in the first whole base behind it: they are gone by
+    then. ``known``: intervals; ``changes``: as recorded; ``told``: spans."""
+    behind = Window.partitionBy("chain").orderBy("first_ts").rangeBetween(0, Window.unboundedFollowing)
+    whole = fn.when(fn.col("entries") == fn.col("found"), fn.col("first_ts"))
+    ends = (
+        told.withColumn("end_ts", fn.min(whole).over(behind))
+        .where(fn.col("hole_ts").isNotNull() & fn.col("end_ts").isNotNull())
+        .select("chain", "end_ts")
+        .distinct()
+    )
     alive = (
         known.where(fn.col("kind") == "put")
         .join(fn.broadcast(ends), "chain")
-        .where(fn.col("ts") <= fn.col("hole_ts"))
+        .where(fn.col("ts") < fn.col("end_ts"))
         .where(fn.col("valid_to").isNull() | (fn.col("valid_to") > fn.col("end_ts")))
-        .select("chain", "key", "end_ts")
+        .select("chain", "key", fn.col("ts").alias("put_ts"), "end_ts")
     )
-    there = (
-        changes.where((fn.col("kind") == "base") & fn.col("key").isNotNull())
-        .join(fn.broadcast(ends), (changes.chain == ends.chain) & (changes.ts == ends.end_ts), "left_semi")
-        .select("chain", "key", fn.col("ts").alias("end_ts"))
-        .distinct()
-    )
-    begun = changes.groupBy("chain", "ts").agg(fn.min("wall_ns").alias("wall_ns"))
-    ended = begun.join(
-        fn.broadcast(ends), (begun.chain == ends.chain) & (begun.ts == ends.end_ts), "left_semi"
-    )
-    ended = ended.select("chain", fn.col("ts").alias("end_ts"), "wall_ns")
+    at_end = (changes.chain == ends.chain) & (changes.ts == ends.end_ts)
+    bases = changes.where(fn.col("kind") == "base").join(fn.broadcast(ends), at_end, "left_semi")
+    there = bases.where(_is_entry()).select("chain", "key", fn.col("ts").alias("end_ts")).distinct()
+    begun = bases.where(fn.col("key").isNull()).groupBy("chain", fn.col("ts").alias("end_ts"))
     return (
         alive.join(there, ["chain", "key", "end_ts"], "left_anti")
-        .join(fn.broadcast(ended), ["chain", "end_ts"])
+        .groupBy("chain", "key", "put_ts")
+        .agg(fn.min("end_ts").alias("end_ts"))  # it goes once
+        .join(fn.broadcast(begun.agg(fn.min("wall_ns").alias("wall_ns"))), ["chain", "end_ts"])
         .select(
             "chain",
             "key",
@@ -231,14 +309,22 @@ def state_as_of(changes: DataFrame, slots: DataFrame) -> DataFrame:
     return found.withColumn("revision", fn.col("ts"))
 
 
-def slots_at(changes: DataFrame, moment: datetime) -> DataFrame:
-    """The last slot of each chain that was not behind a time of day."""
-    until = int(moment.timestamp() * _NS)
-    return (
-        changes.where(fn.coalesce("time_ns", "wall_ns") <= until)
-        .groupBy("chain")
-        .agg(fn.max("ts").alias("as_of"))
+def reach(changes: DataFrame, moment: datetime | None) -> DataFrame:
+    """One row for each chain, of all that was told, bases too: the newest slot, the times of the first and
+    the last (microseconds), and ``at_ts``, the last slot that was not behind a time of day."""
+    at = _micros(fn.coalesce("time_ns", "wall_ns"))
+    until = None if moment is None else (moment - EPOCH) // timedelta(microseconds=1)
+    return changes.groupBy("chain").agg(
+        fn.max("ts").alias("newest_ts"),
+        fn.min(at).alias("first_us"),
+        fn.max(at).alias("last_us"),
+        fn.max(fn.when(at <= fn.lit(until), fn.col("ts"))).alias("at_ts"),
     )
+
+
+def _micros(nanoseconds: Column) -> Column:
+    """As far as times are shown; in whole numbers, for a double has not enough digits."""
+    return ranges.part_of(nanoseconds, 1000)
 
 
 def hottest(changes: DataFrame, window_s: int, most: int) -> DataFrame:
@@ -264,23 +350,29 @@ def hottest(changes: DataFrame, window_s: int, most: int) -> DataFrame:
 def trail(changes: DataFrame, operations: DataFrame, key: bytes) -> DataFrame:
     """What happened to one key, and whose command it was, where callers have recorded that."""
     of_key = changes.where((fn.col("bucket") == bucket_of(fn.lit(key))) & (fn.col("key") == fn.lit(key)))
-    # A caller that was too short to learn its chain has 0.
     commands = (
         operations.where((fn.col("kind") == "command") & fn.col("ts").isNotNull())
-        .groupBy(fn.col("chain").alias("of_chain"), fn.col("ts").alias("of_ts"))
+        .groupBy("chain", "ts")
         .agg(
             fn.min_by(
                 fn.struct("client", "request", "operation", "recorder", fn.col("wall_ns").alias("called_ns")),
-                "return_ns",
+                fn.struct("return_ns", "client", "request", "recorder"),
             ).alias("who")
         )
     )
-    is_it = (fn.col("ts") == fn.col("of_ts")) & fn.col("of_chain").isin(fn.col("chain"), fn.lit(0))
-    return of_key.join(commands, is_it, "left").select(
+    # A caller that was too short to learn its chain has 0.
+    exact = commands.where(fn.col("chain") != 0).withColumnRenamed("who", "exact")
+    other = commands.where(fn.col("chain") == 0).select("ts", fn.col("who").alias("other"))
+    who = fn.coalesce("exact", "other")
+    is_done = fn.col("kind").isin("put", "delete") | (
+        (fn.col("kind") == "expire") & who["operation"].isin(*_ENDS_LEASES)
+    )
+    found = of_key.join(exact, ["chain", "ts"], "left").join(other, "ts", "left")
+    return found.withColumn("who", fn.when(is_done, who)).select(
         "chain",
         "key",
         "ts",
-        fn.timestamp_micros((fn.coalesce("time_ns", "wall_ns") / 1000).cast("long")).alias("at"),
+        fn.timestamp_micros(_micros(fn.coalesce("time_ns", "wall_ns"))).alias("at"),
         "kind",
         "value",
         "value_bytes",
@@ -291,7 +383,7 @@ def trail(changes: DataFrame, operations: DataFrame, key: bytes) -> DataFrame:
         "who.request",
         "who.operation",
         "who.recorder",
-        fn.timestamp_micros((fn.col("who.called_ns") / 1000).cast("long")).alias("called_at"),
+        fn.timestamp_micros(_micros(fn.col("who.called_ns"))).alias("called_at"),
     )
 
 
@@ -309,13 +401,22 @@ def disagreements(changes: DataFrame) -> DataFrame:
 
 def left_out(changes: DataFrame, told: DataFrame) -> DataFrame:
     """A row for each replica that does not tell what others do, though it tells everything then; of its last
-    slot perhaps only a part was written."""
-    seen = changes.where(fn.col("basis") == "change").select("chain", "ts", "key", "sites")
-    covering = told.select("chain", shown(fn.col("site")).alias("site"), "first_ts", "last_ts")
+    slot perhaps only a part was written. They meet by chain and part of the slots."""
+    width = 1 << PART_BITS
+    seen = changes.where(fn.col("basis") == "change").select(
+        "chain", "ts", "key", "sites", ranges.part_of(fn.col("ts"), width).alias("part")
+    )
+    inner = told.select(
+        "chain",
+        shown(fn.col("site")).alias("site"),
+        (fn.col("first_ts") + 1).alias("first"),
+        (fn.col("last_ts") - 1).alias("last"),
+    )
+    covering = ranges.cut(inner.where(fn.col("first") <= fn.col("last")), width)
     return (
-        seen.join(fn.broadcast(covering), "chain")
-        .where((fn.col("ts") > fn.col("first_ts")) & (fn.col("ts") < fn.col("last_ts")))
+        seen.join(fn.broadcast(covering), ["chain", "part"])
+        .where(fn.col("ts").between(fn.col("first"), fn.col("last")))
         .where(~fn.array_contains("sites", fn.col("site")))
         .groupBy("chain", "site")
-        .agg(fn.count(fn.lit(1)).alias("rows"), fn.min(fn.struct("ts", "key")).alias("first"))
+        .agg(fn.count_distinct("ts", "key").alias("rows"), fn.min(fn.struct("ts", "key")).alias("first"))
     )

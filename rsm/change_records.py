@@ -167,7 +167,7 @@ class ChangeRecords:
     ) -> None:
         self.writer = ChangeWriter(directory, name, bytes_max=bytes_max)
         self._state = state
-        self._executed: State | None = None  # by whom the last command was
+        self._seen: State | None = None  # the newest, by whom the last command was executed
         self._history: RecordedHistory | None = None
         self._teller: Teller | None = None
         self._next = 0  # number of the change that is to come
@@ -177,8 +177,9 @@ class ChangeRecords:
         self._told = 0  # and up to this one told
         self._told_at = 0.0
         self._base_due = 0  # behind so many rows there is another base, for old files may go
-        self._is_late = False  # what is kept of the past is forgotten before it is read
-        self._times: deque[Times] = deque(maxlen=TIMES_MAX)
+        self._late: RecordedHistory | None = None  # what it keeps is forgotten before it is read
+        self._seen_times: deque[Times] = deque(maxlen=TIMES_MAX)  # of the newest state,
+        self._times = self._seen_times  # and of that which is followed
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -188,10 +189,10 @@ class ChangeRecords:
     def executed(self, delivery: Delivery, state: State) -> None:
         """A change knows its slot; this is when that was. What has changed is kept, by reference, for it may
         soon be forgotten: somebody may compact the store."""
-        self._executed = state
+        self._see(state)
         executor, _ = state
         last = delivery.first_ts + len(delivery.messages) - 1
-        self._times.append((delivery.first_ts, last, executor.group.time))
+        self._seen_times.append((delivery.first_ts, last, executor.group.time))
         history = self._history
         if history is None or executor.machine.recorded_history() is not history:
             return
@@ -206,6 +207,12 @@ class ChangeRecords:
                 self._ahead += found
                 self._next += len(found)
 
+    def _see(self, state: State) -> None:
+        """Slots of another state may be lower, and have other times."""
+        if self._seen is not None and self._seen[0] is not state[0]:
+            self._seen_times = deque(maxlen=TIMES_MAX)
+        self._seen = state
+
     async def finish(self) -> None:
         """What has happened is read to its end, and written."""
         if self._task is not None:
@@ -218,8 +225,7 @@ class ChangeRecords:
                     await asyncio.sleep(POLL_SECONDS)
                 elif not await self._follows_last() or (not self._read() and self._history is not None):
                     break
-            if self._last > self._told:
-                self._put([Told("reached", self._last)])
+            self._reach(self._last)
         except Exception as error:  # noqa: BLE001 - as in ``_run``
             self.writer.fail(error)
         await asyncio.to_thread(self.writer.finish)
@@ -240,19 +246,19 @@ class ChangeRecords:
         state = self._state()
         if state is None or not self.writer.has_room or (place := _place_of(state)) is None:
             return False
-        if self._is_at(place):
-            if self._read() == PAGE:
-                return True
-            if self.writer.rows < self._base_due or self._next < place.history.end():
-                return False
-            self._is_late = True
-            return await self._begin(place)
-        return await self._follow(place)
+        self._see(state)
+        if not self._is_at(place):
+            return await self._follow(place)
+        if self._read() == PAGE or self._history is None:
+            return True
+        if self.writer.rows < self._base_due or self._next < place.history.end():
+            return False
+        self._reach(place.executor.applied)  # the base is as of that slot, and nothing is between
+        return await self._begin(place, now=True)
 
     async def _follows_last(self) -> bool:
-        """Whether that which was executed last is what is followed. It may have come and gone between two
-        looks at it."""
-        if self._executed is None or (place := _place_of(self._executed)) is None:
+        """Whether the newest state is what is followed. It may have come and gone between two looks at it."""
+        if self._seen is None or (place := _place_of(self._seen)) is None:
             return self._history is not None
         return self._is_at(place) or await self._follow(place)
 
@@ -260,10 +266,11 @@ class ChangeRecords:
         return place.history is self._history and place.teller == self._teller
 
     async def _follow(self, place: Place) -> bool:
-        if place.history is self._history:  # in another chain: what happened before is of the last one
-            self._is_late = True
+        is_same = place.history is self._history  # in another chain: what happened before is of the last one
+        while not is_same and self._read():
+            pass  # nobody comes back to it
         self._end()
-        return await self._begin(place)
+        return await self._begin(place, now=is_same)
 
     def _end(self) -> None:
         """Nothing more comes of what was followed."""
@@ -272,24 +279,37 @@ class ChangeRecords:
         self._history = self._teller = None
         self._ahead = []
 
-    async def _begin(self, place: Place) -> bool:
+    async def _begin(self, place: Place, *, now: bool = False) -> bool:
         """A base: entries as they are when their turn comes, and those that are changed behind the slot that
         it is as of, as they were there. That is the first which the machine still knows of; if too much
         happens meanwhile, it is now."""
         history, teller, executor = place
-        first, as_of = (history.end(), executor.applied) if self._is_late else history.start()
+        times = self._seen_times
+        is_late = now or self._late is history
+        first, as_of = (history.end(), executor.applied) if is_late else history.start()
         copied: list[Sequence[Any]] = []
-        for some in history.slices():
+        changed: list[Any] = []
+        for some in chained(history.slices(), [()]):
             copied.append(some)
             await asyncio.sleep(0)
-        changed = history.since(first, history.end() - first)
-        self._is_late = changed is None
-        if changed is not None:
-            self._history, self._teller, self._last, self._applied = history, teller, as_of, executor.applied
-            self._ahead, self._next = list(changed), first + len(changed)
-            self._put(_base(history, as_of, copied, changed))
-            self._base_due = self.writer.rows + max(BASE_ROWS, 4 * sum(map(len, copied)))
+            following = first + len(changed)
+            more = history.since(following, history.end() - following)
+            if more is None:
+                self._late = history
+                return True
+            changed += more
+        self._late, self._times = None, times
+        self._history, self._teller, self._last, self._applied = history, teller, as_of, executor.applied
+        self._ahead, self._next = list(changed), first + len(changed)
+        self._put(_base(history, as_of, copied, changed))
+        self._base_due = self.writer.rows + max(BASE_ROWS, 4 * sum(map(len, copied)))
         return True
+
+    def _reach(self, slot: int) -> None:
+        """All that happened up to there was read."""
+        self._last = max(self._last, slot)
+        if self._last > self._told:
+            self._put([Told("reached", self._last)])
 
     def _read(self) -> int:
         """The next changes, and how many."""

@@ -1,6 +1,6 @@
 """Job ``history``: what were the keys as of any slot, what happened to them, and which were changed most?"""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -10,6 +10,7 @@ from pipeline import history
 from pipeline import tables as all_tables
 from pipeline.errors import BadInput, BadSetting
 from pipeline.runs import Outcome, Run, Step
+from pipeline.showing import utc_text
 from pipeline.tables import Tables
 
 NEEDS: Final = ("ingest",)
@@ -41,14 +42,19 @@ def run(spark: SparkSession, tables: Tables, run: Run, step: Step) -> Outcome:
             " rsm demo --record folder, or rsm replica --recording folder"
         )
     step("who has told what, from when to when")
-    tables.write(all_tables.KV_SPANS, history.spans(recorded).coalesce(1))
     # As many as recorders had beginnings: a few for each replica.
+    stretches = history.stretches(recorded).persist()
+    tables.write(all_tables.KV_SPANS, history.spans(stretches).coalesce(1))
     spans = tables.read(all_tables.KV_SPANS).collect()
     step("changes, once each, and how long each held")
-    _write_changes(tables, recorded, has_holes=any(each.hole_ts is not None for each in spans))
+    has_holes = any(each.hole_ts is not None for each in spans)
+    _write_changes(tables, recorded, stretches, has_holes=has_holes)
+    stretches.unpersist()
     changes = tables.read(all_tables.KV_CHANGES)
     step("the state, and the hottest keys")
-    slots = _slots(spark, changes, spans, asked)
+    reach = history.reach(recorded, asked.moment).orderBy("chain").collect()  # a row for each chain
+    wanted = {each.chain: slot for each in reach if (slot := _slot(each, asked)) is not None}
+    slots = spark.createDataFrame(list(wanted.items()), "chain long, as_of long")
     tables.write(all_tables.KV_STATE, history.state_as_of(changes, slots))
     tables.write(all_tables.KV_HOT, history.hottest(changes, asked.window_s, asked.top).coalesce(1))
     words = []
@@ -60,7 +66,8 @@ def run(spark: SparkSession, tables: Tables, run: Run, step: Step) -> Outcome:
     step("what is wrong with it")
     told = tables.read(all_tables.KV_SPANS)
     problems = [
-        *_about_spans(spans, slots.collect()),  # a row for each chain
+        *_about_spans(spans),
+        *(each for chain in reach for each in _about_state(chain, spans, asked)),
         *_about_changes(history.disagreements(changes), history.left_out(changes, told)),
     ]
     rows = _counts(tables, asked)
@@ -71,7 +78,11 @@ def run(spark: SparkSession, tables: Tables, run: Run, step: Step) -> Outcome:
         whole=False,
     )
     said = [f"{each[2]}: {each[4] or 'all'}: {each[6]}" for each in problems[:SHOWN_MAX]]
-    return Outcome(rows=rows, words=[*_state_words(slots), *words, *said])
+    return Outcome(rows=rows, words=[*_state_words(wanted), *words, *said])
+
+
+def check(options: dict[str, str]) -> None:
+    Asked(options)
 
 
 class Asked:
@@ -112,8 +123,8 @@ def _key(told: str) -> bytes:
         raise BadSetting(f"--key: {told!r} begins with 0x, and is no hexadecimal number") from None
 
 
-def _write_changes(tables: Tables, recorded: DataFrame, *, has_holes: bool) -> None:
-    changes = history.agreed(history.facts(recorded))
+def _write_changes(tables: Tables, recorded: DataFrame, stretches: DataFrame, *, has_holes: bool) -> None:
+    changes = history.agreed(history.facts(recorded), stretches)
     known = history.intervals(changes)
     if has_holes:
         gone = history.missed(known, recorded, tables.read(all_tables.KV_SPANS))
@@ -122,15 +133,13 @@ def _write_changes(tables: Tables, recorded: DataFrame, *, has_holes: bool) -> N
     tables.write(all_tables.KV_CHANGES, known.repartition("chain", "bucket", "part"))
 
 
-def _slots(spark: SparkSession, changes: DataFrame, spans: list[Row], asked: Asked) -> DataFrame:
-    """As of which slot the state of each chain is wanted."""
+def _slot(reach: Row, asked: Asked) -> int | None:
+    """As of which slot the state of a chain is wanted; None: nothing was told by then."""
     if asked.moment is not None:
-        return history.slots_at(changes, asked.moment)
-    newest: dict[int, int] = {}
-    for each in spans:
-        newest[each.chain] = max(each.last_ts, newest.get(each.chain, 0))
-    rows = [(chain, newest[chain] if asked.slot is None else asked.slot) for chain in sorted(newest)]
-    return spark.createDataFrame(rows, "chain long, as_of long")
+        slot: int | None = reach.at_ts
+        return slot
+    newest: int = reach.newest_ts
+    return newest if asked.slot is None else min(asked.slot, newest)
 
 
 # -- what is said --------------------------------------------------------------------------------
@@ -142,12 +151,9 @@ def _counts(tables: Tables, asked: Asked) -> dict[str, int]:
     return {table.path: tables.read(table).count() for table in written}
 
 
-def _state_words(slots: DataFrame) -> list[str]:
+def _state_words(wanted: dict[int, int]) -> list[str]:
     """One line for each chain."""
-    return [
-        f"chain {_shown(each.chain)}: the state as of slot {each.as_of}"
-        for each in slots.orderBy("chain").collect()
-    ]
+    return [f"chain {_shown(chain)}: the state as of slot {slot}" for chain, slot in wanted.items()]
 
 
 def _trail_words(tables: Tables, key: bytes) -> list[str]:
@@ -161,32 +167,67 @@ def _trail_words(tables: Tables, key: bytes) -> list[str]:
 def _event_words(event: Row) -> str:
     value = "" if event.value is None else f" {_text(bytes(event.value[:40]))}"
     who = "" if event.client is None else f" by {_shown(event.client)} #{event.request} ({event.operation})"
-    return f"slot {event.ts}, {event.at:%Y-%m-%d %H:%M:%S}: {event.kind}{value}{who}"
+    return f"slot {event.ts}, {utc_text(event.at)}: {event.kind}{value}{who}"
 
 
-def _about_spans(spans: list[Row], slots: list[Row]) -> list[tuple[Any, ...]]:
+def _about_spans(spans: list[Row]) -> list[tuple[Any, ...]]:
     found = []
-    begins: dict[int, int] = {}
     for each in spans:
-        site = _shown(each.site)
-        begins[each.chain] = min(each.first_ts, begins.get(each.chain, each.first_ts))
         if each.hole_ts is not None:
             words = (
-                f"what happened behind slot {each.hole_ts} up to slot {each.first_ts} was recorded by nobody;"
+                f"not all that happened behind slot {each.hole_ts} up to slot {each.first_ts} was recorded;"
                 " how keys came to be what they were then is not known"
             )
             found.append(_problem("hole", "error", _shown(each.chain), 0, words))
         if each.found != each.entries:
             words = f"of {each.entries} keys at slot {each.first_ts} it tells {each.found}"
-            found.append(_problem("torn-base", "error", site, each.entries - each.found, words))
-    for each in slots:
-        if each.as_of < begins.get(each.chain, 0):
-            words = (
-                f"nobody has recorded what was before slot {begins[each.chain]}; the state as of slot"
-                f" {each.as_of} has only keys that were not changed since"
-            )
-            found.append(_problem("begins-late", "warning", _shown(each.chain), 0, words))
+            found.append(_problem("torn-base", "error", _shown(each.site), each.entries - each.found, words))
     return found
+
+
+def _about_state(reach: Row, spans: list[Row], asked: Asked) -> list[tuple[Any, ...]]:
+    """Whether enough was told of a chain for the state that is wanted."""
+    own = [each for each in spans if each.chain == reach.chain]
+    begins = min((each.first_ts for each in own), default=None)
+    ends = max((each.last_ts for each in own), default=None)
+    slot = _slot(reach, asked)
+    late, early = [], []
+    if slot is None:
+        assert asked.moment is not None
+        late.append(
+            f"nothing was told as early as {utc_text(asked.moment)}, the first at {_moment(reach.first_us)};"
+            " there is no state of that time"
+        )
+    elif begins is None:
+        late.append(
+            f"no base was recorded; the state as of slot {slot} has only keys that were changed since"
+        )
+    elif slot < begins:
+        late.append(
+            f"nobody has recorded what was before slot {begins}; the state as of slot {slot} has only keys"
+            " that were not changed since"
+        )
+    if slot is not None and ends is not None and ends < slot:
+        early.append(f"behind slot {ends} changes may be missing, for files are, and no base follows")
+    if asked.slot is not None and asked.slot > reach.newest_ts:
+        early.append(
+            f"slot {asked.slot} is not known; the newest is {reach.newest_ts}, and the state is of that"
+        )
+    if asked.moment is not None and asked.moment > _time(reach.last_us):
+        early.append(f"nothing is known behind {_moment(reach.last_us)}, slot {reach.newest_ts}")
+    chain = _shown(reach.chain)
+    return [
+        *(_problem("begins-late", "warning", chain, 0, words) for words in late),
+        *(_problem("ends-early", "warning", chain, 0, words) for words in early),
+    ]
+
+
+def _time(microseconds: int) -> datetime:
+    return history.EPOCH + timedelta(microseconds=microseconds)
+
+
+def _moment(microseconds: int) -> str:
+    return utc_text(_time(microseconds))
 
 
 def _about_changes(disagreements: DataFrame, left_out: DataFrame) -> list[tuple[Any, ...]]:

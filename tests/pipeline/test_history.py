@@ -3,15 +3,15 @@ it was, also where the store has forgotten."""
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+import re
+from collections.abc import Awaitable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as fn
+from pyspark.sql import SparkSession
 
 from apps.kv import KeyValueStore
 from apps.kv.types import Delete, Put
@@ -20,17 +20,25 @@ from pipeline import history, schemas
 from pipeline import tables as all_tables
 from pipeline.errors import BadInput, BadSetting
 from pipeline.jobs import history as job
-from pipeline.runs import Outcome, Run
 from pipeline.schemas import signed
-from pipeline.tables import Tables
 from rsm import change_records, operation_records
 from rsm.replica import Replica
+from tests.pipeline.histories import (
+    Ran,
+    Recorded,
+    State,
+    as_of,
+    change,
+    placed,
+    problems,
+    problems_of,
+    run_job,
+    state_in,
+    values_as_of,
+)
 from tests.rsm.test_replica import config, group_of, play, until
 
-Recorded = list[dict[str, Any]]
-State = dict[bytes, tuple[bytes, int, int, int, int]]
 _FOLDERS = {"changes": change_records, "operations": operation_records}
-_TABLES = {"changes": all_tables.CHANGES, "operations": all_tables.OPERATIONS}
 
 
 class Told(NamedTuple):
@@ -144,54 +152,9 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     return play(lead_a_life(tmp_path_factory.mktemp("recorded")))
 
 
-def bronze(tables: Tables, table: str, rows: Sequence[dict[str, Any]]) -> None:
-    described = _TABLES[table]
-    values = [tuple(row[name] for name in described.schema.fieldNames()) for row in rows]
-    tables.write(described, tables.spark.createDataFrame(values, described.schema).coalesce(1))
-
-
-class Ran(NamedTuple):
-    tables: Tables
-    outcome: Outcome
-
-
-def run_job(
-    spark: SparkSession,
-    output: Path,
-    changes: Recorded,
-    operations: Sequence[dict[str, Any]] = (),
-    **options: str,
-) -> Ran:
-    tables = Tables(spark, str(output))
-    bronze(tables, "changes", changes)
-    bronze(tables, "operations", operations)
-    outcome = job.run(spark, tables, Run(output=str(output), options=options), lambda _: None)
-    return Ran(tables, outcome)
-
-
 @pytest.fixture(scope="module")
 def ran(spark: SparkSession, told: Told, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return run_job(spark, tmp_path_factory.mktemp("out"), told.changes, told.operations, key="hot")
-
-
-def state_in(rows: DataFrame) -> State:
-    return {
-        bytes(row.key): (bytes(row.value), row.revision, row.created, row.version, row.lease)
-        for row in rows.collect()
-    }
-
-
-def as_of(tables: Tables, slot: int, chain: int | None = None) -> State:
-    changes = tables.read(all_tables.KV_CHANGES)
-    if chain is not None:
-        changes = changes.where(fn.col("chain") == chain)
-    slots = changes.select("chain").distinct().withColumn("as_of", fn.lit(slot).cast("long"))
-    return state_in(history.state_as_of(changes, slots))
-
-
-def problems(tables: Tables) -> list[Row]:
-    found = tables.read(all_tables.QUALITY).where("job = 'history' AND severity != 'note'")
-    return found.orderBy("check").collect()
 
 
 # -- the whole job -------------------------------------------------------------------------------
@@ -270,9 +233,9 @@ def test_when_tables_are_opened_then_they_answer_in_sql(spark: SparkSession, tol
 
 def test_when_a_time_of_day_is_named_then_the_state_is_as_of_its_slot(told: Told, ran: Ran) -> None:
     moment, slot = told.moment
-    changes = ran.tables.read(all_tables.KV_CHANGES)
-    found = state_in(history.state_as_of(changes, history.slots_at(changes, moment)))
-    assert found == as_of(ran.tables, slot) == told.states[sorted(told.states)[2]]
+    (found,) = history.reach(ran.tables.read(all_tables.CHANGES), moment).collect()
+    assert found.at_ts <= slot <= found.newest_ts
+    assert as_of(ran.tables, found.at_ts) == told.states[sorted(told.states)[2]]
 
 
 def test_when_replicas_disagree_or_leave_out_then_that_is_told_and_the_rest_stands(
@@ -294,25 +257,6 @@ def test_when_replicas_disagree_or_leave_out_then_that_is_told_and_the_rest_stan
 
 
 # -- what is not whole ---------------------------------------------------------------------------
-
-
-def change(
-    kind: str, ts: int, key: bytes | None = None, value: bytes | None = None, **more: Any
-) -> dict[str, Any]:
-    row = dict.fromkeys(schemas.CHANGES.fieldNames())
-    row |= {"chain": 1, "site": 1, "boot": 1, "kind": kind, "ts": ts, "key": key, "value": value}
-    row |= {
-        "wall_ns": ts * 10**9,
-        "recorder": "r",
-        "file": "f",
-        "batch": "b",
-        "revision": ts if key else None,
-    }
-    return {**row, **more}
-
-
-def placed(*rows: dict[str, Any]) -> Recorded:
-    return [{**row, "position": position} for position, row in enumerate(rows)]
 
 
 MISSED = (
@@ -348,14 +292,6 @@ def broken(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ran
     """Three chains of which not everything was recorded, as of slot 10."""
     rows = placed(*MISSED, *SEEN_BY_ANOTHER, *TORN)
     return run_job(spark, tmp_path_factory.mktemp("broken"), rows, as_of="10")
-
-
-def values_as_of(tables: Tables, chain: int, slot: int) -> dict[bytes, bytes]:
-    return {key: state[0] for key, state in as_of(tables, slot, chain).items()}
-
-
-def problems_of(ran: Ran, subject: str) -> list[Row]:
-    return [each for each in problems(ran.tables) if each.subject == subject]
 
 
 def test_when_changes_were_missed_by_everybody_then_keys_that_went_meanwhile_are_gone(broken: Ran) -> None:
@@ -408,12 +344,41 @@ def test_when_a_hot_key_has_changes_in_many_parts_then_its_intervals_are_those_o
             assert told[key, ts] == (before, behind)
 
 
-@pytest.mark.parametrize("made", [history.agreed, history.intervals])
-def test_plans_have_no_exchange_to_a_single_partition(
-    spark: SparkSession, made: Callable[[DataFrame], DataFrame]
-) -> None:
-    changes = history.facts(spark.createDataFrame([], schemas.CHANGES))
-    rows = made(changes if made is history.agreed else history.agreed(changes))
-    plan = rows._jdf.queryExecution().executedPlan().toString()
-    assert "hashpartitioning" in plan
-    assert "SinglePartition" not in plan
+@pytest.fixture
+def first_plans(spark: SparkSession) -> Iterator[None]:
+    """As they are before Spark adapts them to what little there is."""
+    settings = {
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation,"
+        "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation",
+    }
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    yield
+    for name in settings:
+        spark.conf.unset(name)
+
+
+def plans_of(spark: SparkSession) -> dict[str, str]:
+    recorded = spark.createDataFrame([], schemas.CHANGES)
+    spans = spark.createDataFrame([], schemas.KV_SPANS)
+    facts, stretches = history.facts(recorded), history.stretches(recorded)
+    made = {
+        "agreed": history.agreed(facts, stretches),
+        "intervals": history.intervals(history.agreed(facts, stretches)),
+        "spans": history.spans(stretches),
+        "left_out": history.left_out(spark.createDataFrame([], schemas.KV_CHANGES), spans),
+    }
+    return {name: rows._jdf.queryExecution().executedPlan().toString() for name, rows in made.items()}
+
+
+@pytest.mark.usefixtures("first_plans")
+def test_when_history_is_made_then_no_step_needs_everything_in_one_place(spark: SparkSession) -> None:
+    plans = plans_of(spark)
+    for name, plan in plans.items():
+        assert "hashpartitioning" in plan, name
+        assert not re.search(r"SinglePartition|rangepartitioning|CartesianProduct|NestedLoop", plan), plan
+    for name, keys in (("spans", "recorder#\\d+, number#\\d+L"), ("left_out", "chain#\\d+L, part#\\d+L")):
+        assert re.search(rf"BroadcastHashJoin \[{keys}\]", plans[name]), plans[name]
+    moved = r"Exchange hashpartitioning\([^)]*\bkey#"
+    assert len(re.findall(moved, plans["agreed"])) == 1, plans["agreed"]

@@ -3,6 +3,7 @@
 import asyncio
 from hashlib import blake2b
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ import pytest
 from apps.kv import KeyValueStore
 from apps.kv.types import Entry, Limits
 from ordering.recording import read_recording
+from ordering.views import Member, SiteId
 from rsm import change_records
-from rsm.change_records import FOLDER, SCHEMA, VALUE_BYTES_MAX
+from rsm.change_records import FOLDER, SCHEMA, VALUE_BYTES_MAX, ChangeRecords
 from rsm.replica import Replica
+from rsm.state_machine import Context
 from tests.rsm.test_replica import config, group_of, play, until
 
 Row = dict[str, Any]
@@ -205,6 +208,7 @@ def test_when_much_was_recorded_then_there_is_another_base_without_a_gap(
         async with group_of(KeyValueStore, 1, recording=tmp_path) as (one,):
             while bases() < 3:
                 await write_some(one.proxy, 40)
+                await one.proxy.compact(0)  # a slot in which nothing changes
             await write_some(one.proxy, 40)
             return state_of(one)
 
@@ -217,3 +221,143 @@ def test_when_much_was_recorded_then_there_is_another_base_without_a_gap(
     assert len(set(changes)) == len(changes)
     begin = max(place for place, row in enumerate(rows) if row["kind"] == "base" and row["key"] is None)
     assert replayed(rows[begin:]) == state, "old files may go"
+    begins = [place for place, row in enumerate(rows) if row["kind"] == "base" and row["key"] is None]
+    for place in begins[1:]:
+        assert max(row["ts"] for row in rows[:place]) == rows[place]["ts"], "nothing is between"
+
+
+# -- states that come and go ---------------------------------------------------------------------
+
+
+class Life:
+    """A state of a replica, without the replica."""
+
+    def __init__(self, chain: int) -> None:
+        self.machine = KeyValueStore()
+        self.machine.context = Context()
+        self.group = SimpleNamespace(chain=chain, time=0)
+        self.applied = 0
+        self.state: Any = (self, Member(SiteId(7), 7, "here"))
+
+    def put(self, records: ChangeRecords, count: int) -> None:
+        for _ in range(count):
+            self.applied += 1
+            self.machine.context.timestamp = self.applied
+            self.group.time = self.group.chain * 1000 + self.applied
+            self.machine.put(b"k%d" % self.applied, b"1")
+            delivery: Any = SimpleNamespace(first_ts=self.applied, messages=(b"",))
+            records.executed(delivery, self.state)
+
+
+class Followed:
+    """What is recorded of lives, one after the other."""
+
+    def __init__(self, directory: Path) -> None:
+        self.records = ChangeRecords(directory, "it", lambda: self.now, bytes_max=1 << 30)
+        self.now: Any = None
+
+
+def kinds_and_chains(rows: list[Row]) -> list[tuple[int, str, int]]:
+    told = [row for row in rows if row["kind"] != "reached"]
+    return [(row["chain"], row["kind"], row["ts"]) for row in told]
+
+
+def test_when_another_state_has_come_then_nobody_goes_back_to_the_last_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        one, other = Life(1), Life(2)
+        followed = Followed(tmp_path)
+        followed.now = one.state
+        followed.records.start()
+        await until(lambda: followed.records.writer.rows)
+        one.put(followed.records, 2)
+        await until(lambda: followed.records.writer.rows >= 3)
+        followed.now = other.state  # in which nothing is executed
+        await until(lambda: any(row["chain"] == 2 for row in changes_in(tmp_path)))
+        await followed.records.finish()
+
+    play(main())
+    assert kinds_and_chains(changes_in(tmp_path)) == [
+        (1, "base", 0), (1, "put", 1), (1, "put", 2), (1, "gap", 2), (2, "base", 0),
+    ]  # fmt: skip
+
+
+def test_when_a_state_comes_and_goes_between_two_looks_then_both_are_recorded_to_their_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change_records, "POLL_SECONDS", 3600.0)
+
+    async def main() -> None:
+        one, other = Life(1), Life(2)
+        followed = Followed(tmp_path)
+        followed.now = one.state
+        followed.records.start()
+        await until(lambda: followed.records.writer.rows)
+        one.put(followed.records, 5)
+        other.put(followed.records, 3)
+        await followed.records.finish()
+
+    play(main())
+    rows = changes_in(tmp_path)
+    assert kinds_and_chains(rows) == [
+        (1, "base", 0), *((1, "put", slot) for slot in range(1, 6)), (1, "gap", 5),
+        (2, "base", 0), *((2, "put", slot) for slot in range(1, 4)),
+    ]  # fmt: skip
+    times = [row["time_ns"] for row in rows if row["kind"] == "put" and row["chain"] == 2]
+    assert times == [2001, 2002, 2003]
+
+
+def test_when_very_much_happens_while_a_base_is_made_then_it_is_made_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine forgets more meanwhile than it keeps, but not at one turn."""
+    monkeypatch.setattr("apps.kv.recorded.SLICE", 4)
+
+    async def main() -> None:
+        life, quiet = Life(1), Followed(tmp_path / "elsewhere")
+        life.machine.configure(Limits(history_events_max=20))
+        life.put(quiet.records, 200)
+        followed = Followed(tmp_path)
+        followed.now = life.state
+        followed.records.start()
+        while followed.records._history is None:
+            life.put(quiet.records, 5)
+            await asyncio.sleep(0)
+            assert life.applied < 10_000
+        life.put(followed.records, 1)
+        await followed.records.finish()
+
+    play(main())
+    rows = changes_in(tmp_path)
+    begin, *entries = [row for row in rows if row["kind"] == "base"]
+    assert begin["version"] == len(entries) == begin["ts"] >= 180
+    assert [row["ts"] for row in rows if row["kind"] == "put"][-1] == len(replayed(rows))
+    assert not [row for row in rows if row["kind"] == "gap"]
+
+
+def test_when_history_is_forgotten_as_a_base_is_due_then_a_gap_and_a_base_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change_records, "BASE_ROWS", 10)
+    monkeypatch.setattr(change_records, "AHEAD_MAX", 20)
+
+    async def main() -> None:
+        life = Life(1)
+        life.machine.configure(Limits(history_events_max=20))
+        followed = Followed(tmp_path)
+        followed.now = life.state
+        followed.records.start()
+        await until(lambda: followed.records.writer.rows)
+        life.put(followed.records, 200)
+        await until(lambda: [row["kind"] for row in changes_in(tmp_path)].count("gap"))
+        life.put(followed.records, 1)
+        await followed.records.finish()
+        assert followed.records.writer.error is None
+
+    play(main())
+    rows = changes_in(tmp_path)
+    kinds = [row["kind"] for row in rows]
+    assert kinds.count("gap") == 1
+    begin = rows[kinds.index("gap") + 1]
+    assert (begin["kind"], begin["key"]) == ("base", None)
+    assert begin["version"] > 100
+    assert len(replayed(rows)) == 201
