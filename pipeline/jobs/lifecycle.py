@@ -3,9 +3,9 @@
 Two things are put beside deliveries. By number, in (chain, source, part): what its source submitted and
 answered. Rows of the source itself are cut where another submission or reply begins, so that what is told of
 a row is true of each of its messages. By slot, in (chain, part): how far each process was and when, for
-*held*, *majority*, *stable* and *applied* only grow, so the time at which a slot was reached is the least time
-told at that slot or behind it. A row has the time at which its last slot was reached. Ranges that cross the
-boundary of a part are two rows.
+*held*, *majority*, *stable* and *applied* only grow, so the time at which a slot was reached is the least
+time told at that slot or behind it. A row has the time at which its last slot was reached. Ranges that cross
+the boundary of a part are two rows.
 """
 
 from typing import Final

@@ -1,5 +1,6 @@
 """Every delivered range has the times that were recorded of it, also across the boundary of a part."""
 
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -165,17 +166,18 @@ def test_when_ranges_are_drawn_at_random_then_every_message_has_the_times_of_its
     rows: list[Row] = []
     submitted: dict[tuple[int, int], int] = {}
     replied: dict[tuple[int, int], int] = {}
-    for site, mono_ns in ((1, 0), (2, 1_000_000)):
+    clock = count()
+    for site in (1, 2):
         for event, times in (("submitted", submitted), ("replied", replied)):
-            for first, count in ranges_below(120, 6, rng):
-                mono_ns += 1
-                about = {"source": site, "first_seq": first, "first_ts": first + 1000, "count": count}
+            for first, messages in ranges_below(120, 6, rng):
+                mono_ns = next(clock)
+                about = {"source": site, "first_seq": first, "first_ts": first + 1000, "count": messages}
                 rows.append(row(site, event, mono_ns, qos="majority", **about))
-                times.update({(site, seq): mono_ns for seq in range(first, first + count)})
-        for first, count in (*ranges_below(120, 30, rng), (30, 40)):
+                times.update({(site, seq): mono_ns for seq in range(first, first + messages)})
+        for first, messages in (*ranges_below(120, 30, rng), (30, 40)):
             rows += [
-                row(at_site, "delivered", mono_ns, source=site, first_seq=first, first_ts=first + 1000,
-                    count=count, qos="majority", detail="majority") for at_site in (1, 2)
+                row(at_site, "delivered", next(clock), source=site, first_seq=first, first_ts=first + 1000,
+                    count=messages, qos="majority", detail="majority") for at_site in (1, 2)
             ]  # fmt: skip
     made = made_of(spark, tmp_path, rows, width)
     delivered = [r for r in rows if r["event"] == "delivered"]
@@ -198,8 +200,8 @@ def ranges_below(end: int, longest: int, rng: Random) -> list[tuple[int, int]]:
     """First and count, one behind the other; now and then something is left out."""
     found, first = [], 1
     while first < end:
-        count = rng.randint(1, longest)
+        messages = rng.randint(1, longest)
         if rng.random() < 0.8:
-            found.append((first, count))
-        first += count
+            found.append((first, messages))
+        first += messages
     return found
