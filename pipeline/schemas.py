@@ -180,8 +180,9 @@ RUNS: Final = StructType(
 
 # One row for each range of consecutive messages of one source, under consecutive timestamps, and each
 # replica that delivered it. Times are null where nothing was recorded. ``submitted_ns``, ``replied_ns``: of
-# the source's own monotonic clock, so that they compare with each other and with ``delivered_ns`` of the
-# source's own rows.
+# the source's own monotonic clock. In rows of the source itself (``site`` = ``source``) they are those of
+# every message, told by the process that delivered, so that they compare with ``delivered_ns``; in rows of
+# others they are those of the first message.
 LIFECYCLE: Final = StructType(
     [
         StructField("chain", LongType(), False),

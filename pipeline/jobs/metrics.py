@@ -24,8 +24,15 @@ message counts in the window in which what is measured has ended. Percentiles ar
 the nearest rank, rounded down to four significant digits. Digits are cut before anything is put in order,
 which changes no rank, so a percentile of any number of messages is taken from some ten thousand sums.
 
-Where nothing was recorded there is no row. A rate is zero only in a window in which the replica lived, and
-windows that a gap of its recording touches are left out.
+Where nothing was recorded there is no row. A rate is messages for each second that the replica lived in the
+window: from its first row to its last. Who lived for less than half of a window has no rate in it. Over the
+whole recording the mean is all messages for all seconds, and the most is that of a window with a rate.
+Windows that a gap of a recording touches, or a file that is missing, are left out of both. The group's rate
+is the most of a replica where all have the same messages (delivered, applied), else the sum, and then only
+where no replica that ever told of it has a gap; its seconds are those in which anybody lived.
+
+What a process that comes back delivers again, at slots that the site had delivered before, is in no rate, no
+lag and no change of the view.
 """
 
 import math
@@ -37,9 +44,12 @@ from pyspark.sql.types import DoubleType, LongType, StructField, StructType
 
 from pipeline import tables as at
 from pipeline.errors import BadSetting
-from pipeline.figures import Measured, draw_metrics
+from pipeline.figures import CHAINS_MAX, Measured, draw_metrics
+from pipeline.lives import gaps, lives, reached_before, without_again
+from pipeline.ranges import earlier, within
 from pipeline.runs import Outcome, Run, Step
 from pipeline.tables import Tables
+from pipeline.view_changes import at_replicas, of_group
 
 NEEDS: Final = ("ingest", "lifecycle")
 NAME: Final = "metrics"
@@ -91,18 +101,36 @@ def run(spark: SparkSession, tables: Tables, run: Run, step: Step) -> Outcome:
     tables.write(at.METRICS, metrics(events, lifecycle, changes, width_ns))
     tables.write(at.QUALITY, quality(events, lifecycle, width_ns), whole=False)
     step("figures")
-    # All bounded: by windows, replicas, epochs and statistics.
-    made, changed = tables.read(at.METRICS).collect(), changes.collect()
+    made = tables.read(at.METRICS)
+    drawn = busiest(made)
+    # Bounded: by windows, replicas, epochs and statistics of a few chains.
+    own = fn.col("chain").isin(drawn)
+    figured = made.where(own).collect()
+    sites = sorted({row["site"] for row in figured if row["site"] is not None})
+    happened = marks(events, width_ns).where(own | (fn.col("chain") == 0) & fn.col("site").isin(sites))
     figures = draw_metrics(
-        Measured(made, changed, marks(events, width_ns).collect(), names(events).collect()),
+        Measured(
+            figured,
+            changes.where(own).collect(),
+            happened.collect(),
+            names(events.where(own)).collect(),
+        ),
         tables.root,
         width_ns,
     )
     words = [f"windows of {width_ns / SECOND_NS:g} s"]
-    if not made:
+    rows = {at.METRICS.path: made.count(), at.VIEW_CHANGES.path: changes.count()}
+    if not rows[at.METRICS.path]:
         words.append("nothing to measure: no replica of a chain submitted or delivered anything")
-    rows = {at.METRICS.path: len(made), at.VIEW_CHANGES.path: len(changed)}
     return Outcome(rows=rows, words=words, figures=figures)
+
+
+def busiest(made: DataFrame) -> list[int]:
+    """The few chains that are drawn: those that delivered most. Who has no window has nothing to draw."""
+    delivered = made.where("metric = 'delivered' AND site IS NULL").groupBy("chain")
+    sums = delivered.agg(fn.max("samples").alias("messages"), fn.count("window").alias("windows"))
+    order = (fn.col("messages").desc(), "chain")
+    return [row["chain"] for row in sums.where("windows > 0").orderBy(*order).limit(CHAINS_MAX).collect()]
 
 
 # -- windows -------------------------------------------------------------------------------------
@@ -157,11 +185,15 @@ def _with_sums(rows: DataFrame, *keys: str) -> GroupedData:
 
 def metrics(events: DataFrame, lifecycle: DataFrame, changes: DataFrame, width_ns: int) -> DataFrame:
     """As ``schemas.METRICS``. Rows before a site has a chain belong to nothing that is measured."""
-    lifecycle = without_replays(lifecycle.where("chain <> 0"), events)
+    reached = reached_before(events)
+    lifecycle = without_again(lifecycle.where("chain <> 0"), reached)
+    lived, missing = lives(events), gaps(events)
     events = events.where("chain <> 0")
+    is_delivery = fn.col("event") == "delivered"
+    told = events.where(~is_delivery).unionByName(without_again(events.where(is_delivery), reached))
     waits = waits_of(lifecycle).where("value >= 0").union(_change_waits(changes))
     parts = (
-        rates(events, lifecycle, width_ns),
+        rates(told, lifecycle, width_ns, lived, missing),
         percentiles(waits, width_ns),
         sampled(events, width_ns),
         outages(changes, width_ns),
@@ -176,17 +208,31 @@ def metrics(events: DataFrame, lifecycle: DataFrame, changes: DataFrame, width_n
 # -- throughput ----------------------------------------------------------------------------------
 
 
-def rates(events: DataFrame, lifecycle: DataFrame, width_ns: int) -> DataFrame:
-    """Messages a second. Over all windows (null): their mean and the most in one."""
+def rates(
+    events: DataFrame,
+    lifecycle: DataFrame,
+    width_ns: int,
+    lived: DataFrame | None = None,
+    missing: DataFrame | None = None,
+) -> DataFrame:
+    """Messages a second. Over all windows (null): their mean and the most in one. ``lived``, ``missing``:
+    when processes lived and where rows are missing (``pipeline.lives``). Without, events are sums of windows,
+    and who is in one lived in all of it."""
     told = _in_windows(events.where(fn.col("event").isin(*_COUNTED)), fn.col("wall_ns"), width_ns)
     applied = _in_windows(lifecycle.where("applied_ns IS NOT NULL"), _wall_of(fn.col("applied_ns")), width_ns)
+    pieces = in_each_window(lives(events) if lived is None else lived, width_ns)
+    if lived is None:
+        pieces = pieces.withColumns({"from_ns": fn.col("window"), "to_ns": fn.col("window") + width_ns})
+    lacking = (
+        in_each_window(gaps(events) if missing is None else missing, width_ns).select(*_PLACE).distinct()
+    )
     is_missing = fn.lit(False).alias("is_missing")
     nothing = [fn.lit(0).cast("long").alias(name) for name in (*_COUNTED, "applied")]
     rows = (
         told.select(*_PLACE, is_missing, *(_count_if(name) for name in _COUNTED), nothing[-1])
         .union(applied.select(*_PLACE, is_missing, *nothing[:-1], fn.col("count").alias("applied")))
-        .union(alive(events, width_ns).select(*_PLACE, is_missing, *nothing))
-        .union(gap_windows(events, width_ns).select(*_PLACE, fn.lit(True), *nothing))
+        .union(pieces.select(*_PLACE, is_missing, *nothing))
+        .union(lacking.select(*_PLACE, fn.lit(True), *nothing))
     )
     sums = rows.groupBy(*_PLACE).agg(
         fn.bool_or("is_missing").alias("is_missing"),
@@ -205,9 +251,23 @@ def rates(events: DataFrame, lifecycle: DataFrame, width_ns: int) -> DataFrame:
             for name in (*_COUNTED, "applied")
         )
     )
-    told_ever = sums.withColumns(ever).select(*_PLACE, "is_missing", fn.inline(each))
-    filled = told_ever.where("ever > 0 AND NOT is_missing")
-    return _rates_of(filled.select(*_KEY, "messages"), width_ns).withColumn("unit", fn.lit("1/s"))
+    told_ever = sums.withColumns(ever).select(*_PLACE, "is_missing", fn.inline(each)).where("ever > 0")
+    counted = told_ever.where("NOT is_missing").select(*_KEY, "messages").unionByName(_of_group(told_ever))
+    whole = pieces.join(lacking, list(_PLACE), "left_anti")
+    seconds = lived_in(whole, "chain", "site").unionByName(
+        lived_in(whole, "chain").withColumn("site", fn.lit(None).cast("long"))
+    )
+    return _rates_of(counted, seconds, width_ns).withColumn("unit", fn.lit("1/s"))
+
+
+def _of_group(told: DataFrame) -> DataFrame:
+    """Where all have the same messages, the most of a replica; else the sum, if nobody's is missing."""
+    there = fn.when(~fn.col("is_missing"), fn.col("messages"))
+    summed = fn.when(~fn.bool_or("is_missing"), fn.sum(there))
+    counted = fn.when(fn.col("metric").isin(*_SHARED), fn.max(there)).otherwise(summed)
+    sums = told.groupBy("metric", "chain", "window").agg(counted.alias("messages"))
+    none = fn.lit(None).cast("long").alias("site")
+    return sums.where("messages IS NOT NULL").select("metric", "chain", none, "window", "messages")
 
 
 def _in_windows(rows: DataFrame, wall_ns: Column, width_ns: int) -> DataFrame:
@@ -218,17 +278,23 @@ def _count_if(event: str) -> Column:
     return fn.when(fn.col("event") == event, fn.col("count")).otherwise(0).alias(event)
 
 
-def _rates_of(filled: DataFrame, width_ns: int) -> DataFrame:
-    counted = fn.when(fn.col("metric").isin(*_SHARED), fn.max("messages")).otherwise(fn.sum("messages"))
-    sums = filled.groupingSets([_KEY, ("metric", "chain", "window")], *_KEY).agg(counted.alias("messages"))
-    windows = sums.withColumn("rate", fn.col("messages") * (SECOND_NS / width_ns))
-    both = windows.groupingSets([_KEY, ("metric", "chain", "site")], *_KEY).agg(
-        fn.avg("rate").alias("mean"), fn.max("rate").alias("max"), fn.sum("messages").alias("samples")
+def _rates_of(counted: DataFrame, seconds: DataFrame, width_ns: int) -> DataFrame:
+    place = [fn.col(f"here.{name}").eqNullSafe(fn.col(f"there.{name}")) for name in _PLACE]
+    joined = counted.alias("here").join(seconds.alias("there"), place, "left")
+    lived_ns = fn.coalesce(fn.col("there.lived_ns"), fn.lit(0).cast("long"))
+    known = joined.select(*(f"here.{name}" for name in _KEY), "messages", lived_ns.alias("lived_ns"))
+    rate = fn.try_divide(fn.sum("messages") * SECOND_NS, fn.sum("lived_ns"))
+    in_window = fn.when(
+        fn.col("lived_ns") * 2 >= width_ns, fn.col("messages") * SECOND_NS / fn.col("lived_ns")
     )
-    told = fn.when(fn.col("window").isNotNull(), fn.create_map(fn.lit("rate"), "mean")).otherwise(
+    both = known.groupingSets([_KEY, ("metric", "chain", "site")], *_KEY).agg(
+        rate.alias("mean"), fn.max(in_window).alias("max"), fn.sum("messages").alias("samples")
+    )
+    told = fn.when(fn.col("window").isNotNull(), fn.create_map(fn.lit("rate"), "max")).otherwise(
         fn.create_map(fn.lit("mean"), "mean", fn.lit("max"), "max")
     )
-    return both.select(*_KEY, "samples", fn.explode(told).alias("statistic", "value"))
+    found = both.select(*_KEY, "samples", fn.explode(told).alias("statistic", "value"))
+    return found.where("value IS NOT NULL")
 
 
 def _wall_of(mono_ns: Column) -> Column:
@@ -236,33 +302,25 @@ def _wall_of(mono_ns: Column) -> Column:
     return fn.col("delivered_wall_ns") + (mono_ns - fn.col("delivered_ns"))
 
 
-def alive(events: DataFrame, width_ns: int) -> DataFrame:
-    """Windows in which a process of the site recorded, or had before and would again."""
-    lives = events.groupBy("chain", "site", "boot").agg(
-        begin_of(fn.min("wall_ns"), width_ns).alias("first"),
-        begin_of(fn.max("wall_ns"), width_ns).alias("last"),
+def in_each_window(spans: DataFrame, width_ns: int) -> DataFrame:
+    """chain, site, window, ``from_ns``, ``to_ns``: of times from ``began_ns`` to ``ended_ns`` what lies in
+    each window."""
+    first, last = (begin_of(fn.col(name), width_ns) for name in ("began_ns", "ended_ns"))
+    windows = spans.withColumn("window", fn.explode(fn.sequence(first, last, fn.lit(width_ns).cast("long"))))
+    return windows.select(
+        *_PLACE,
+        fn.greatest("began_ns", "window").alias("from_ns"),
+        fn.least(fn.col("ended_ns"), fn.col("window") + width_ns).alias("to_ns"),
     )
-    windows = fn.explode(fn.sequence("first", "last", fn.lit(width_ns))).alias("window")
-    return lives.select("chain", "site", windows).distinct()
 
 
-def gap_windows(events: DataFrame, width_ns: int) -> DataFrame:
-    """Windows from where rows began to be missing up to the row behind, which is the next that was kept."""
-    gaps = events.where("event = 'gap'").select(
-        "chain",
-        "site",
-        "recorder",
-        (fn.col("position") + 1).alias("position"),
-        fn.col("wall_ns").alias("began_ns"),
-    )
-    behind = events.select("recorder", "position", fn.col("wall_ns").alias("ended_ns"))
-    first = begin_of(fn.col("began_ns"), width_ns)
-    last = begin_of(fn.greatest("began_ns", "ended_ns"), width_ns)
-    return (
-        gaps.join(behind, ["recorder", "position"], "left")
-        .select("chain", "site", fn.explode(fn.sequence(first, last, fn.lit(width_ns))).alias("window"))
-        .distinct()
-    )
+def lived_in(pieces: DataFrame, *keys: str) -> DataFrame:
+    """How long anybody of these lived in each window: times of several that overlap count once."""
+    order = within([*keys, "window"], ["from_ns", "to_ns"])
+    so_far = fn.max("to_ns").over(earlier(order))
+    new_ns = fn.greatest(fn.col("to_ns") - fn.greatest(fn.col("from_ns"), so_far), fn.lit(0).cast("long"))
+    each = pieces.select(*keys, "window", new_ns.alias("new_ns"))
+    return each.groupBy(*keys, "window").agg(fn.sum("new_ns").alias("lived_ns"))
 
 
 # -- waits ---------------------------------------------------------------------------------------
@@ -361,15 +419,24 @@ def samples_of(events: DataFrame) -> DataFrame:
 
 def sampled(events: DataFrame, width_ns: int) -> DataFrame:
     """The group's: what all replicas sent, for each message that one of them delivered, on average."""
-    sums = _with_sums(_grown(events, width_ns), "chain").agg(
-        *(fn.sum(name).alias(name) for name in ("elapsed_ns", "rounds_ns", *COUNTERS, "samples")),
+    added = ("elapsed_ns", "rounds_ns", *COUNTERS, "samples")
+    gauged = [
         *(fn.sum(f"sum_{name}").alias(f"sum_{name}") for name in GAUGES),
         *(fn.max(f"max_{name}").alias(f"max_{name}") for name in GAUGES),
         *(fn.sum(f"told_{name}").alias(f"told_{name}") for name in GAUGES),
-        fn.size(fn.collect_set(fn.when(fn.col("samples") > 0, fn.col("site")))).cast("long").alias("sites"),
+    ]
+    # A message is delivered at every replica, and a second passes at each: in each window as many as tell.
+    windows = _grown(events, width_ns).groupingSets([_PLACE, ("chain", "window")], *_PLACE)
+    each_window = windows.agg(
+        *(fn.sum(name).alias(name) for name in added),
+        fn.avg("delivered").alias("messages"),
+        fn.avg("elapsed_ns").alias("mean_ns"),
+        *gauged,
     )
-    messages = fn.try_divide(fn.col("delivered"), fn.col("sites"))
-    seconds = fn.try_divide(fn.col("elapsed_ns"), fn.col("sites") * SECOND_NS)
+    sums = each_window.groupingSets([_PLACE, ("chain", "site")], *_PLACE).agg(
+        *(fn.sum(name).alias(name) for name in (*added, "messages", "mean_ns")), *gauged
+    )
+    messages, seconds = fn.col("messages"), fn.col("mean_ns") / SECOND_NS
 
     def one(metric: str, statistic: str, unit: str, value: Column, samples: str = "samples") -> Column:
         words = zip(("metric", "statistic", "unit"), (metric, statistic, unit), strict=True)
@@ -422,43 +489,11 @@ def _grown(events: DataFrame, width_ns: int) -> DataFrame:
 def view_changes(events: DataFrame) -> DataFrame:
     """As ``schemas.VIEW_CHANGES``. A change of epoch is one that the group stops for; a new revision is a
     message like any other. Where nobody had anything to say, that counts too."""
-    clocks = fn.struct("mono_ns", "wall_ns")
-    delivered = events.where("event = 'delivered' AND chain <> 0 AND epoch IS NOT NULL")
-    epochs = delivered.groupBy("chain", "site", "boot", "epoch").agg(
-        fn.min(clocks).alias("first"), fn.max(clocks).alias("last")
-    )
-    own = Window.partitionBy("chain", "site", "boot").orderBy("epoch")
-    each = epochs.select(
-        "chain", "site", fn.lag("epoch").over(own).alias("epoch_before"), "epoch",
-        fn.lag("last").over(own).alias("last"), "first",
-    ).select(
-        "chain", "site", "epoch_before", "epoch",
-        time_of(fn.col("last.wall_ns")).alias("began"), time_of(fn.col("first.wall_ns")).alias("ended"),
-        (fn.col("first.mono_ns") - fn.col("last.mono_ns")).alias("duration_ns"),
-    )  # fmt: skip
-    return each.where("epoch_before IS NOT NULL AND duration_ns >= 0").union(_group_changes(delivered))
-
-
-def _group_changes(delivered: DataFrame) -> DataFrame:
-    """By wall clocks, which are as near to each other as the machines keep them."""
-    # One row for each epoch, put in order within its chain.
-    begun = delivered.groupBy("chain", "epoch").agg(fn.min("wall_ns").alias("ended_ns"))
-    before = fn.lag("epoch").over(Window.partitionBy("chain").orderBy("epoch"))
-    pairs = begun.select("chain", "epoch", "ended_ns", before.alias("epoch_before")).where(
-        "epoch_before IS NOT NULL"
-    )
-    old = delivered.select("chain", fn.col("epoch").alias("epoch_before"), "wall_ns")
-    return (
-        old.join(pairs, ["chain", "epoch_before"])
-        .where("wall_ns <= ended_ns")
-        .groupBy("chain", "epoch_before", "epoch", "ended_ns")
-        .agg(fn.max("wall_ns").alias("began_ns"))
-        .select(
-            "chain", fn.lit(None).cast("long").alias("site"), "epoch_before", "epoch",
-            time_of(fn.col("began_ns")).alias("began"), time_of(fn.col("ended_ns")).alias("ended"),
-            (fn.col("ended_ns") - fn.col("began_ns")).alias("duration_ns"),
-        )
-    )  # fmt: skip
+    told = events.where("event = 'delivered' AND chain <> 0 AND epoch IS NOT NULL")
+    delivered = without_again(told, reached_before(events))
+    found = at_replicas(delivered).unionByName(of_group(delivered))
+    times = {name: time_of(fn.col(f"{name}_ns")) for name in ("began", "ended")}
+    return found.withColumns(times).drop("began_ns", "ended_ns")
 
 
 def outages(changes: DataFrame, width_ns: int) -> DataFrame:

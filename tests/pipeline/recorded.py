@@ -1,7 +1,6 @@
 """Recordings as tables have them, made without the jobs that make them."""
 
-from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 from ordering.recording import read_recording
 from pipeline import schemas
+from pipeline.files import ROW_BITS
 
 Row = dict[str, Any]
 
@@ -54,57 +54,16 @@ def ranged(first_ts: int, messages: int, site: int = 1, **columns: Any) -> Row:
     return row | {"delivered_wall_ns": row["delivered_ns"]}
 
 
-def lifecycle_of(events: Iterable[Row]) -> list[Row]:
-    """As ``silver/lifecycle``: message by message, and then messages that have everything in common put
-    together."""
-    found: list[Row] = []
-    submitted: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-    levels: dict[tuple[str, int, int], list[tuple[int, int]]] = defaultdict(list)
-    events = list(events)
-    for row in events:
-        match row["event"]:
-            case "submitted":
-                for offset in range(row["count"]):
-                    submitted[row["site"], row["first_seq"] + offset, row["qos"]].append(row["mono_ns"])
-            case "level":
-                levels["majority", row["site"], row["boot"]].append((row["first_ts"], row["mono_ns"]))
-                stable = int(row["detail"].removeprefix("stable "))
-                levels["stable", row["site"], row["boot"]].append((stable, row["mono_ns"]))
-            case "applied":
-                levels["applied", row["site"], row["boot"]].append((row["first_ts"], row["mono_ns"]))
-    for row in events:
-        if row["event"] == "delivered" and row["first_ts"] is not None:
-            for offset in range(row["count"]):
-                _add(found, _message(row, offset, submitted, levels))
+def in_files(rows: Iterable[Row], rows_per_file: int, *without: tuple[int, int]) -> list[Row]:
+    """As if each site had a recorder of its own; ``without``: sites, and numbers of files that are lost."""
+    counts: Counter[int] = Counter()
+    found = []
+    for row in sorted(rows, key=lambda each: (each["wall_ns"], each["position"])):
+        site = row["site"]
+        file, place = divmod(counts[site], rows_per_file)
+        counts[site] += 1
+        name = f"site-{site}"
+        origin = {"recorder": name, "file": f"{name}-{file + 1:06}.parquet"}
+        if (site, file + 1) not in without:
+            found.append(row | origin | {"position": (file + 1 << ROW_BITS) + place})
     return found
-
-
-def _message(row: Row, offset: int, submitted: Any, levels: Any) -> Row:
-    ts, seq = row["first_ts"] + offset, row["first_seq"] + offset
-    sent = [at for at in submitted[row["source"], seq, row["qos"]] if at <= row["mono_ns"]]
-    times = {}
-    for name in ("majority", "stable", "applied"):
-        told = levels[name, row["site"], row["boot"]]
-        place = bisect_left(told, (ts, 0))
-        times[f"{name}_ns"] = told[place][1] if place < len(told) else None
-    kept = ("chain", "source", "qos", "epoch", "revision", "site", "boot")
-    return (
-        dict.fromkeys(field.name for field in schemas.LIFECYCLE.fields)
-        | {name: row[name] for name in kept}
-        | {"first_ts": ts, "first_seq": seq, "count": 1, "level": row["detail"]}
-        | {"delivered_ns": row["mono_ns"], "delivered_wall_ns": row["wall_ns"]}
-        | {"submitted_ns": max(sent) if sent else None}
-        | times
-    )
-
-
-def _add(found: list[Row], message: Row) -> None:
-    if found:
-        last = found[-1]
-        moving = {"first_ts", "first_seq", "count"}
-        same = all(last[name] == message[name] for name in message if name not in moving)
-        follows = all(last[name] + last["count"] == message[name] for name in ("first_ts", "first_seq"))
-        if same and follows:
-            last["count"] += 1
-            return
-    found.append(message)

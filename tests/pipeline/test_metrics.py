@@ -17,10 +17,14 @@ from ordering.simulator.plan import FaultMix, Plan
 from pipeline import schemas
 from pipeline import tables as at
 from pipeline.errors import BadSetting
+from pipeline.figures import Measured
 from pipeline.jobs import metrics as job
+from pipeline.jobs.lifecycle import lifecycle as followed
+from pipeline.lives import gaps, lives
 from pipeline.runs import Outcome, Run
 from pipeline.tables import Tables
-from tests.pipeline.recorded import Row, event, events_of, lifecycle_of, ranged
+from tests.pipeline.duck_metrics import CHANGES, MESSAGES, PERCENTILES, RATES, SAMPLED
+from tests.pipeline.recorded import Row, event, events_of, in_files, ranged
 
 WIDTH_NS = 200_000_000
 SECOND = 1_000_000_000
@@ -28,154 +32,55 @@ MS = 1_000_000
 Key = tuple[str, str, int | None, int | None]
 Figures = dict[Key, Any]  # value and samples
 
-# Every message at every replica that delivered it under a timestamp, from the events alone.
-MESSAGES = """
-CREATE TABLE own AS
-SELECT site, qos, mono_ns, first_seq + unnest(range(count)) AS seq FROM events WHERE event = 'submitted';
-CREATE TABLE delivered AS
-SELECT site, boot, source, qos, mono_ns, wall_ns, first_ts + offset_ AS ts, first_seq + offset_ AS seq
-FROM (SELECT *, unnest(range(count)) AS offset_ FROM events
-      WHERE event = 'delivered' AND first_ts IS NOT NULL);
-CREATE TABLE levels AS
-SELECT site, boot, mono_ns, first_ts AS majority, CAST(split_part(detail, ' ', 2) AS BIGINT) AS stable
-FROM events WHERE event = 'level';
-CREATE TABLE applied AS SELECT site, boot, mono_ns, first_ts FROM events WHERE event = 'applied';
-CREATE TABLE known AS
-SELECT d.*,
-  (SELECT max(mono_ns) FROM own o
-   WHERE o.site = d.source AND o.seq = d.seq AND o.qos = d.qos AND o.mono_ns <= d.mono_ns
-   AND o.mono_ns >= (SELECT min(mono_ns) FROM events e
-                     WHERE e.site = d.site AND e.boot = d.boot)) AS submitted_ns,
-  (SELECT min(mono_ns) FROM levels l
-   WHERE l.site = d.site AND l.boot = d.boot AND l.majority >= d.ts) AS majority_ns,
-  (SELECT min(mono_ns) FROM levels l
-   WHERE l.site = d.site AND l.boot = d.boot AND l.stable >= d.ts) AS stable_ns,
-  (SELECT min(mono_ns) FROM applied a
-   WHERE a.site = d.site AND a.boot = d.boot AND a.first_ts >= d.ts) AS applied_ns
-FROM delivered d;
-CREATE TABLE waits AS
-SELECT 'delivery_latency' AS metric, site, mono_ns AS ended, mono_ns - submitted_ns AS value FROM known
-WHERE site = source
-UNION ALL SELECT 'majority_latency', site, majority_ns, majority_ns - submitted_ns FROM known
-WHERE site = source
-UNION ALL SELECT 'stable_latency', site, stable_ns, stable_ns - submitted_ns FROM known WHERE site = source
-UNION ALL SELECT 'applied_lag', site, applied_ns, applied_ns - mono_ns FROM known;
-"""
-# A simulator's clocks are one. Nearest rank: the smallest of which so many are not above.
-PERCENTILES = """
-SELECT metric, site, bin, count(value), list_sort(list(value))
-FROM (SELECT *, ended - ended % $width AS bin FROM waits WHERE value >= 0) GROUP BY metric, CUBE (site, bin)
-"""
-RATES = """
-WITH told AS (
-  SELECT event AS metric, site, wall_ns, count AS messages FROM events
-  WHERE event IN ('submitted', 'delivered', 'replied')
-  UNION ALL SELECT 'applied', site, applied_ns, 1 FROM known WHERE applied_ns IS NOT NULL),
-lived AS (
-  SELECT DISTINCT site, unnest(range(lo // $width, hi // $width + 1)) * $width AS bin
-  FROM (SELECT site, min(wall_ns) AS lo, max(wall_ns) AS hi FROM events
-    WHERE chain <> 0 GROUP BY chain, site, boot)),  -- before it is a member it only waits
-bins AS (
-  SELECT m.metric, l.site, l.bin,
-    (SELECT coalesce(sum(messages), 0) FROM told t WHERE t.metric = m.metric AND t.site = l.site
-     AND t.wall_ns >= l.bin AND t.wall_ns < l.bin + $width) AS messages
-  FROM lived l JOIN (SELECT DISTINCT metric, site FROM told) m USING (site))
-SELECT metric, site, bin, messages FROM bins
-UNION ALL
-SELECT metric, NULL, bin,
-  CASE WHEN metric IN ('delivered', 'applied') THEN max(messages) ELSE sum(messages) END
-FROM bins GROUP BY metric, bin
-"""
-CHANGES = """
-WITH told AS (SELECT site, boot, epoch, mono_ns, wall_ns FROM events WHERE event = 'delivered')
-SELECT site, epoch, first - (SELECT max(o.mono_ns) FROM told o
-    WHERE o.site = n.site AND o.boot = n.boot AND o.epoch < n.epoch) AS duration
-FROM (SELECT site, boot, epoch, min(mono_ns) AS first FROM told GROUP BY ALL) n WHERE duration IS NOT NULL
-UNION ALL
-SELECT NULL, epoch, first - (SELECT max(o.wall_ns) FROM told o WHERE o.wall_ns <= n.first
-    AND o.epoch = (SELECT max(epoch) FROM told p WHERE p.epoch < n.epoch)) AS duration
-FROM (SELECT epoch, min(wall_ns) AS first FROM told GROUP BY ALL) n WHERE duration IS NOT NULL
-"""
-# What only a replica with a machine tells: message by message, from ranges.
-REPLIES = """
-CREATE TABLE messages AS SELECT *, unnest(range(count)) FROM lifecycle;
-CREATE TABLE waits AS
-SELECT 'reply_latency' AS metric, site, replied_ns + delivered_wall_ns - delivered_ns AS ended,
-  replied_ns - submitted_ns AS value
-FROM messages WHERE site = source
-UNION ALL
-SELECT 'held_lag', site, greatest(held_ns, delivered_ns) + delivered_wall_ns - delivered_ns,
-  CASE WHEN held_ns IS NOT NULL THEN greatest(held_ns - delivered_ns, 0) END
-FROM messages;
-"""
-# A counter tells of all the time since the sample before, of the same process, and counts in the window in
-# which it was taken. One that is less than before has begun again. A ring's members are those of the last
-# view that the process has told.
-SAMPLED = """
-WITH told AS (
-  SELECT s.site, s.boot, s.position, s.mono_ns, s.wall_ns - s.wall_ns % $width AS bin, s.detail,
-    (SELECT p.position FROM events p WHERE p.event = 'sample' AND p.site = s.site AND p.boot = s.boot
-     AND p.position < s.position ORDER BY p.position DESC LIMIT 1) AS before,
-    (SELECT len(string_split(split_part(v.detail, '; ring ', 2), ' ')) FROM events v
-     WHERE v.event = 'view' AND v.site = s.site AND v.boot = s.boot AND v.position < s.position
-     ORDER BY v.position DESC LIMIT 1) AS ring
-  FROM events s WHERE s.event = 'sample'),
-each AS (
-  SELECT t.site, t.boot, t.position, t.bin, t.ring, t.mono_ns - p.mono_ns AS elapsed, name,
-    CAST(json_extract(t.detail, '$.' || name) AS BIGINT) AS now,
-    CAST(json_extract(p.detail, '$.' || name) AS BIGINT) AS was
-  FROM told t LEFT JOIN events p ON p.position = t.before,
-    (SELECT unnest(['datagrams_out', 'bytes_out', 'delivered', 'passes', 'retransmitted', 'nacks',
-       'buffered_slots', 'window_messages', 'window_bytes', 'waiting', 'receive_bytes']) AS name)),
-grown AS (
-  SELECT *, CASE WHEN now >= was THEN now - was WHEN now < was THEN now END AS growth FROM each),
-sums AS (
-  SELECT site, bin, name, sum(growth) AS growth, sum(elapsed) AS elapsed, sum(elapsed * ring) AS rounds,
-    count(elapsed) AS samples, count(DISTINCT CASE WHEN elapsed IS NOT NULL THEN site END) AS sites,
-    avg(now) AS mean, max(now) AS most, count(now) AS told
-  FROM grown GROUP BY name, CUBE (site, bin))
-SELECT 'packets_per_message', 'mean', s.site, s.bin, s.growth / (d.growth / d.sites), s.samples
-FROM sums s JOIN sums d ON s.site IS NOT DISTINCT FROM d.site AND s.bin IS NOT DISTINCT FROM d.bin
-WHERE s.name = 'datagrams_out' AND d.name = 'delivered' AND d.growth > 0 AND s.growth IS NOT NULL
-UNION ALL
-SELECT 'bytes_per_message', 'mean', s.site, s.bin, s.growth / (d.growth / d.sites), s.samples
-FROM sums s JOIN sums d ON s.site IS NOT DISTINCT FROM d.site AND s.bin IS NOT DISTINCT FROM d.bin
-WHERE s.name = 'bytes_out' AND d.name = 'delivered' AND d.growth > 0 AND s.growth IS NOT NULL
-UNION ALL
-SELECT 'token_rotation', 'mean', site, bin, rounds / growth, samples FROM sums
-WHERE name = 'passes' AND growth > 0 AND rounds IS NOT NULL
-UNION ALL
-SELECT CASE name WHEN 'retransmitted' THEN 'retransmissions' ELSE name END, 'rate', site, bin,
-  growth / (elapsed / 1e9 / sites), samples
-FROM sums WHERE name IN ('retransmitted', 'nacks') AND growth IS NOT NULL AND elapsed > 0
-UNION ALL
-SELECT name, unnest(['mean', 'max']), site, bin, unnest([mean, CAST(most AS DOUBLE)]), told FROM sums
-WHERE name IN ('buffered_slots', 'window_messages', 'window_bytes', 'waiting', 'receive_bytes') AND told > 0
-"""
-
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
-    """Sites that crash, come back and change views."""
+    """Sites that crash, come back and change views. Each records for itself: one has lost a file, and another
+    tells of a gap."""
     folder = tmp_path_factory.mktemp("recorded")
-    outcome = play(Plan(seed=1, sites=4, seconds=5, rate=60, durable=True, faults=FaultMix.SWARM), folder)
+    outcome = play(Plan(seed=5, sites=4, seconds=5, rate=60, durable=True, faults=FaultMix.SWARM), folder)
     assert outcome.error == ""
-    return events_of(folder / "seed-1")
+    rows = as_replicas_tell(events_of(folder / "seed-5"))
+    begun = min(row["wall_ns"] for row in rows)
+    like = next(row for row in rows if row["site"] == 2 and row["wall_ns"] > begun + 3 * SECOND)
+    gap = dict.fromkeys(like) | {name: like[name] for name in ("chain", "site", "boot", "batch", "position")}
+    clocks = {"wall_ns": like["wall_ns"] - 1, "mono_ns": like["wall_ns"] - 1}
+    return in_files([*rows, gap | clocks | {"event": "gap", "count": 7}], 60, (3, 3))
+
+
+def as_replicas_tell(rows: list[Row]) -> list[Row]:
+    """Messages come one by one, and are delivered together; and a machine holds and answers them."""
+    rng, found = Random(2), []
+    for row in rows:
+        found.append(row)
+        if row["event"] == "submitted":
+            found[-1:] = [
+                row | {"first_seq": row["first_seq"] + n, "count": 1} | earlier(row, (row["count"] - n) * MS)
+                for n in range(row["count"])
+            ]
+        elif row["event"] == "delivered" and row["first_ts"] is not None:
+            last = row["first_ts"] + row["count"] - 1
+            nothing = {"count": None, "source": None, "first_seq": None, "qos": None, "detail": None}
+            held = row | nothing | {"event": "held", "first_ts": last}
+            found.append(held | earlier(row, rng.randrange(-20 * MS, 20 * MS)))
+            if row["source"] == row["site"] and rng.random() < 0.8:
+                skipped = rng.randrange(row["count"])
+                part = {name: row[name] + skipped for name in ("first_ts", "first_seq")}
+                part |= {"event": "replied", "count": row["count"] - skipped, "qos": None, "detail": "own"}
+                found.append(row | part | earlier(row, -rng.randrange(30 * MS)))
+    return found
+
+
+def earlier(row: Row, by_ns: int) -> Row:
+    return {name: max(row[name] - by_ns, 0) for name in ("mono_ns", "wall_ns")}
 
 
 @pytest.fixture(scope="module")
 def ran(
     spark: SparkSession, recorded: list[Row], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, list[Row], Outcome]:
-    """The job, on that and on samples."""
-    samples = [
-        sample(second * SECOND, site, datagrams_out=second * 90, delivered=second * 60, passes=second * 9)
-        | {"chain": recorded[0]["chain"]}
-        for site in (1, 2)
-        for second in range(5)
-    ]
-    root, events = tmp_path_factory.mktemp("out"), recorded + samples
-    return root, events, run_on(spark, root, events, lifecycle_of(events), window_s="0.2")
+    root = tmp_path_factory.mktemp("out")
+    return root, recorded, run_on(spark, root, recorded, window_s="0.2")
 
 
 def frame(spark: SparkSession, rows: Iterable[Row], schema: Any) -> DataFrame:
@@ -198,7 +103,7 @@ def figures_of(found: DataFrame, begin: str = "unix_micros(window) * 1000") -> F
 
 def asked(events: list[Row]) -> duckdb.DuckDBPyConnection:
     database = duckdb.connect()
-    words = {name: pa.string() for name in ("event", "qos", "detail")}
+    words = {name: pa.string() for name in ("event", "qos", "detail", "recorder")}
     numbers = (
         "chain",
         "site",
@@ -233,18 +138,20 @@ def test_when_a_simulated_run_is_measured_then_duckdb_says_the_same(
     ours = figures_of(Tables(spark, str(root)).read(at.METRICS))
     database = asked(recorded)
     theirs = percentiles_of(database, WIDTH_NS)
-    for metric, site, begin, messages in database.execute(RATES, {"width": WIDTH_NS}).fetchall():
-        theirs[metric, "rate", site, begin] = (messages * SECOND / WIDTH_NS, messages)
+    found = database.execute(RATES, {"width": WIDTH_NS}).fetchall()
+    theirs |= {(name, what, site, begin): (value, told) for name, what, site, begin, value, told in found}
     compared = {key[0] for key in theirs}
     assert compared == {
-        *("submitted", "delivered", "applied"),
+        *("submitted", "delivered", "applied", "replied", "reply_latency", "held_lag"),
         *("delivery_latency", "majority_latency", "stable_latency", "applied_lag"),
     }
-    own = {key: value for key, value in ours.items() if key[0] in compared and not _is_summary_of_rates(key)}
+    own = {key: value for key, value in ours.items() if key[0] in compared}
     assert own == {key: (pytest.approx(value), samples) for key, (value, samples) in theirs.items()}
-    rates = [value for key, (value, _) in theirs.items() if key[:3] == ("delivered", "rate", None)]
-    assert ours["delivered", "mean", None, None][0] == pytest.approx(sum(rates) / len(rates))
-    assert ours["delivered", "max", None, None][0] == max(rates)
+    # Somebody came back and delivered again, and submissions were delivered together.
+    ((handed, new),) = database.execute(
+        "SELECT (SELECT count(*) FROM handed), (SELECT count(*) FROM delivered)"
+    ).fetchall()
+    assert handed > new > 0
 
 
 def percentiles_of(database: duckdb.DuckDBPyConnection, width_ns: int) -> Figures:
@@ -255,10 +162,6 @@ def percentiles_of(database: duckdb.DuckDBPyConnection, width_ns: int) -> Figure
             found[metric, name, site, begin] = (four_digits(nearest), samples)
         found[metric, "max", site, begin] = (values[-1], samples)
     return found
-
-
-def _is_summary_of_rates(key: Key) -> bool:
-    return key[0] in {"submitted", "delivered", "applied"} and key[3] is None
 
 
 def test_when_views_change_then_durations_are_those_that_duckdb_finds(
@@ -272,32 +175,6 @@ def test_when_views_change_then_durations_are_those_that_duckdb_finds(
     assert ours == theirs
     assert any(lasted > 0 for site, _, lasted in ours if not site)
     assert all((row.ended - row.began).total_seconds() * SECOND >= row.duration_ns - 2000 for row in found)
-
-
-def test_when_replies_are_drawn_at_random_then_duckdb_says_the_same(spark: SparkSession) -> None:
-    rng = Random(11)
-    rows: list[Row] = []
-    for number in range(400):
-        at_ns = rng.randrange(20 * SECOND)
-        times = {
-            "submitted_ns": at_ns - rng.randrange(50 * MS),
-            "replied_ns": at_ns + rng.randrange(90 * MS) if rng.random() < 0.7 else None,
-            "held_ns": at_ns + rng.randrange(-20 * MS, 40 * MS) if rng.random() < 0.8 else None,
-        }
-        site = rng.randint(1, 3)
-        rows.append(ranged(1 + 50 * number, rng.randint(1, 50), site, delivered_ns=at_ns, **times))
-        rows[-1] |= {"source": rng.randint(1, 3), "delivered_wall_ns": at_ns + site * 1_000_000_007}
-    waits = job.waits_of(frame(spark, rows, schemas.LIFECYCLE)).where(
-        "metric IN ('reply_latency', 'held_lag')"
-    )
-    database = duckdb.connect()
-    numbers = ("site", "source", "count", "submitted_ns", "delivered_ns", "delivered_wall_ns")
-    columns = dict.fromkeys((*numbers, "replied_ns", "held_ns"), pa.int64())
-    database.register("lifecycle", pa.Table.from_pylist(rows, pa.schema(columns)))
-    database.execute(REPLIES)
-    theirs = percentiles_of(database, SECOND)
-    assert {metric for metric, *_ in theirs} == {"reply_latency", "held_lag"}
-    assert figures_of(job.percentiles(waits, SECOND), "window") == theirs
 
 
 def test_when_counters_are_drawn_at_random_then_duckdb_says_the_same(spark: SparkSession) -> None:
@@ -423,25 +300,164 @@ def test_when_many_replicas_send_then_the_group_sent_it_all(spark: SparkSession)
     assert found["retransmissions", "rate", None, None] == (7.0, 7)
 
 
-def test_when_a_replica_has_a_gap_or_is_away_then_its_windows_have_no_rate(spark: SparkSession) -> None:
-    events = [
-        event("delivered", 100, count=10, first_ts=1),
-        event("delivered", 2 * SECOND, count=10, first_ts=11),
-        event("gap", 4 * SECOND + 1, count=500),
-        event("delivered", 6 * SECOND, count=10, first_ts=800),
-        event("delivered", 7 * SECOND, count=10, first_ts=810),
-        event("delivered", 10 * SECOND, boot=2, count=10, first_ts=820),
-        event("delivered", 4 * SECOND, 2, count=3, first_ts=1),
-    ]
+def measured(spark: SparkSession, *events: Row) -> Figures:
+    """All of the job's figures, of these events."""
+    told = frame(spark, events, schemas.EVENTS)
+    rows = followed(told).localCheckpoint()
+    return figures_of(job.metrics(told, rows, job.view_changes(told), SECOND))
+
+
+def counted(spark: SparkSession, *events: Row) -> Figures:
+    """Rates alone."""
     told = frame(spark, events, schemas.EVENTS)
     nothing = frame(spark, [], schemas.LIFECYCLE)
-    found = figures_of(job.rates(told, nothing, SECOND), "window")
-    rates = {begin // SECOND: value[0] for (_, statistic, site, begin), value in found.items()
-             if statistic == "rate" and site == 1 and begin is not None}  # fmt: skip
-    assert rates == {0: 10, 1: 0, 2: 10, 3: 0, 7: 10, 10: 10}
+    return figures_of(job.rates(told, nothing, SECOND, lives(told), gaps(told)), "window")
+
+
+def rates_of(found: Figures, metric: str, site: int | None) -> dict[int, float]:
+    """By second."""
+    return {
+        begin // SECOND: round(value[0], 6)
+        for (name, statistic, who, begin), value in found.items()
+        if (name, statistic, who) == (metric, "rate", site) and begin is not None
+    }
+
+
+def delivery(at_ns: int, first_ts: int, messages: int, site: int = 1, **columns: Any) -> Row:
+    about = {"source": 1, "first_seq": first_ts, "qos": "majority", "detail": "majority", "epoch": 1}
+    return event("delivered", at_ns, site, first_ts=first_ts, count=messages, **(about | columns))
+
+
+def test_when_messages_come_one_by_one_and_are_delivered_together_then_each_has_waited_for_itself(
+    spark: SparkSession,
+) -> None:
+    sent = [
+        event("submitted", ms * MS, count=1, source=1, first_seq=ms, qos="majority") for ms in range(1, 21)
+    ]
+    told = frame(spark, [*sent, delivery(20 * MS, 1, 20)], schemas.EVENTS)
+    found = figures_of(job.percentiles(job.waits_of(followed(told)), SECOND), "window")
+    assert found["delivery_latency", "p50", 1, None] == (9 * MS, 20)
+    assert found["delivery_latency", "max", 1, None] == (19 * MS, 20)
+
+
+def test_when_a_replica_has_a_gap_or_is_away_then_its_windows_have_no_rate(spark: SparkSession) -> None:
+    events = [
+        delivery(0, 1, 10),
+        delivery(2 * SECOND, 11, 10),
+        event("gap", 4 * SECOND + 1, count=500),
+        delivery(6 * SECOND, 800, 10),
+        delivery(7 * SECOND, 810, 10),
+        event("held", 8 * SECOND),
+        delivery(10 * SECOND, 820, 10, boot=2),
+        event("held", 11 * SECOND, boot=2),
+        delivery(4 * SECOND, 1, 3, 2),
+        event("held", 5 * SECOND, 2),
+    ]
+    found = counted(spark, *events)
+    assert rates_of(found, "delivered", 1) == {0: 10, 1: 0, 2: 10, 3: 0, 7: 10, 10: 10}
     assert found["delivered", "rate", None, 4 * SECOND] == (3.0, 3)
+    told, nothing = frame(spark, events, schemas.EVENTS), frame(spark, [], schemas.LIFECYCLE)
     warned = job.quality(told, nothing, SECOND).where("severity = 'warning'").collect()
     assert [(row.check, row.subject, row.rows) for row in warned] == [("gap", "site 1", 500)]
+
+
+def test_when_a_gap_is_the_last_row_of_a_file_then_it_ends_in_the_next(spark: SparkSession) -> None:
+    events = [
+        delivery(0, 1, 10, position=1 << 32),
+        event("gap", SECOND + 1, count=5, position=(1 << 32) + 1),
+        delivery(3 * SECOND + 1, 90, 10, position=2 << 32),
+        event("held", 6 * SECOND, position=(2 << 32) + 1),
+    ]
+    assert rates_of(counted(spark, *events), "delivered", 1) == {0: 10, 4: 0, 5: 0}
+
+
+def test_when_a_file_is_missing_then_there_is_no_rate_between_the_files_beside_it(
+    spark: SparkSession,
+) -> None:
+    events = [
+        delivery(0, 1, 10, position=1 << 32),
+        delivery(2 * SECOND + 1, 11, 10, position=(1 << 32) + 1),
+        delivery(5 * SECOND + 1, 800, 10, position=3 << 32),
+        delivery(7 * SECOND, 810, 10, position=4 << 32),
+        event("held", 8 * SECOND, position=(4 << 32) + 1),
+    ]
+    assert rates_of(counted(spark, *events), "delivered", 1) == {0: 10, 1: 0, 6: 0, 7: 10}
+
+
+def test_when_one_replica_has_a_gap_then_what_is_summed_has_no_rate_of_the_group(
+    spark: SparkSession,
+) -> None:
+    """Site 3 never submits, and its gap takes nothing away."""
+    sent = [
+        event("submitted", second * SECOND, site, count=site, source=site, first_seq=second, qos="majority")
+        for site in (1, 2)
+        for second in range(5)
+    ]
+    ends = [event("held", 5 * SECOND, site) for site in (1, 2)]
+    missing = [event("gap", 2 * SECOND, 2, count=1), event("held", 2 * SECOND + 1, 2)]
+    missing += [event("held", 0, 3), event("gap", 3 * SECOND, 3, count=1), event("held", 3 * SECOND + 1, 3)]
+    found = counted(spark, *sent, *ends, *missing)
+    assert rates_of(found, "submitted", 1) == {0: 1, 1: 1, 2: 1, 3: 1, 4: 1}
+    assert rates_of(found, "submitted", None) == {0: 3, 1: 3, 3: 3, 4: 3}
+    assert found["submitted", "mean", None, None] == (3.0, 12)
+
+
+def test_when_a_replica_lives_for_part_of_a_window_then_its_rate_is_of_the_time_that_it_lived(
+    spark: SparkSession,
+) -> None:
+    """100 messages a second, from 0.4 s to 3.3 s."""
+    events = [delivery((4 + tenth) * 100 * MS, 1 + 10 * tenth, 10) for tenth in range(29)]
+    found = counted(spark, *events, event("held", 3300 * MS))
+    assert rates_of(found, "delivered", 1) == {0: 100, 1: 100, 2: 100}
+    assert found["delivered", "mean", 1, None] == (pytest.approx(100), 290)
+    assert found["delivered", "mean", None, None] == (pytest.approx(100), 290)
+    assert found["delivered", "max", 1, None] == (pytest.approx(100), 290)
+
+
+def test_when_a_process_delivers_again_from_its_disk_then_nothing_of_that_is_measured(
+    spark: SparkSession,
+) -> None:
+    """Site 1 comes back after 5 s, and has delivered slots 1 to 40 of two epochs before."""
+
+    def applied(at_ns: int, first_ts: int, **columns: Any) -> Row:
+        return event("applied", at_ns, first_ts=first_ts, **columns)
+
+    events = [
+        delivery(0, 1, 20),
+        applied(1 * MS, 20),
+        delivery(2 * SECOND, 21, 20, epoch=2),
+        applied(2 * SECOND + MS, 40),
+        event("held", 3 * SECOND),
+        delivery(5 * SECOND, 1, 20, boot=2),
+        delivery(5 * SECOND + 1, 21, 25, boot=2, epoch=2),
+        applied(5 * SECOND + 7 * MS, 45, boot=2),
+        delivery(6 * SECOND, 46, 5, boot=2, epoch=3),
+        event("held", 7 * SECOND, boot=2),
+    ]
+    found = measured(spark, *events)
+    for site in (1, None):
+        assert rates_of(found, "delivered", site) == {0: 20, 1: 0, 2: 20, 5: 5, 6: 5}
+        assert rates_of(found, "applied", site) == {0: 20, 1: 0, 2: 20, 5: 5, 6: 0}
+    assert found["applied_lag", "max", 1, None] == (7 * MS - 1, 45)
+    told = job.view_changes(frame(spark, events, schemas.EVENTS)).where("site = 1").collect()
+    assert sorted((row.epoch_before, row.epoch, row.duration_ns) for row in told) == [
+        (1, 2, 2 * SECOND),
+        (2, 3, SECOND - 1),
+    ]
+
+
+def test_when_replicas_come_and_go_then_the_group_has_the_messages_of_those_that_tell(
+    spark: SparkSession,
+) -> None:
+    """One replica after the other delivers 100 messages a second, with 3 datagrams each."""
+    events = [
+        sample((10 * site + second) * SECOND, site, datagrams_out=second * 300, delivered=second * 100,
+               retransmitted=second)
+        for site in (1, 2, 3) for second in range(3)
+    ]  # fmt: skip
+    found = figures_of(job.sampled(frame(spark, events, schemas.EVENTS), 10 * SECOND), "window")
+    assert found["packets_per_message", "mean", None, None] == (3.0, 6)
+    assert found["retransmissions", "rate", None, None] == (1.0, 6)
 
 
 def test_when_clocks_or_samples_make_no_sense_then_they_are_left_out_and_told(spark: SparkSession) -> None:
@@ -465,12 +481,10 @@ def test_when_an_identity_uses_all_bits_then_views_name_it(spark: SparkSession) 
 # -- the job -------------------------------------------------------------------------------------
 
 
-def run_on(
-    spark: SparkSession, root: Path, events: list[Row], lifecycle: list[Row], **options: str
-) -> Outcome:
+def run_on(spark: SparkSession, root: Path, events: list[Row], **options: str) -> Outcome:
     tables = Tables(spark, str(root))
     tables.write(at.EVENTS, frame(spark, events, schemas.EVENTS))
-    tables.write(at.LIFECYCLE, frame(spark, lifecycle, schemas.LIFECYCLE))
+    tables.write(at.LIFECYCLE, followed(tables.read(at.EVENTS)))
     return job.run(spark, tables, Run(output=str(root), options=options), lambda words: None)
 
 
@@ -489,7 +503,7 @@ def test_when_the_job_runs_again_then_tables_and_figures_are_the_same(
     images = [Path(figure).read_bytes() for figure in first.figures]
     assert all(image.startswith(b"\x89PNG") for image in images)
     table = figures_of(Tables(spark, str(root)).read(at.METRICS))
-    again = run_on(spark, root, events, lifecycle_of(events), window_s="0.2")
+    again = run_on(spark, root, events, window_s="0.2")
     assert (again.rows, again.words, again.figures) == (first.rows, first.words, first.figures)
     assert [Path(figure).read_bytes() for figure in again.figures] == images
     assert figures_of(Tables(spark, str(root)).read(at.METRICS)) == table
@@ -498,7 +512,7 @@ def test_when_the_job_runs_again_then_tables_and_figures_are_the_same(
 def test_when_nothing_was_recorded_then_there_are_no_metrics_and_no_figures(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    outcome = run_on(spark, tmp_path, [], [])
+    outcome = run_on(spark, tmp_path, [])
     assert outcome.rows == {"gold/metrics": 0, "gold/view_changes": 0}
     assert not outcome.figures
     assert "nothing to measure" in outcome.words[-1]
@@ -525,3 +539,36 @@ def test_when_a_recording_has_a_length_then_there_are_some_sixty_windows(
 def test_when_a_window_makes_no_sense_then_the_setting_is_named(asked_for: str) -> None:
     with pytest.raises(BadSetting, match="window_s"):
         job.chosen_width_ns(3600 * SECOND, asked_for)
+
+
+def test_when_there_are_many_chains_then_only_the_busiest_are_brought_here_and_drawn(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Measured] = []
+
+    def draw(measured: Measured, root: str, width_ns: int) -> list[str]:
+        drawn.append(measured)
+        return []
+
+    monkeypatch.setattr(job, "draw_metrics", draw)
+    events = []
+    for chain in range(1, 9):
+        of_chain: dict[str, Any] = {"site": chain, "chain": chain}
+        events += [
+            event("started", 0, chain, chain=0),
+            event(
+                "view", 0, epoch=1, detail=f"members {chain}=a:1; voters {chain}; ring {chain}", **of_chain
+            ),
+            delivery(0, 1, 10 * chain, **of_chain),
+            delivery(SECOND, 1000, 1, epoch=2, **of_chain),
+            event("held", 2 * SECOND, **of_chain),
+        ]
+    outcome = run_on(spark, tmp_path, events, window_s="1")
+    (measured,) = drawn
+    busiest = {5, 6, 7, 8}
+    for rows in (measured.metrics, measured.changes, measured.names):
+        assert {row["chain"] for row in rows} == busiest
+    assert {row["site"] for row in measured.marks if row["site"] is not None} == busiest
+    made = Tables(spark, str(tmp_path)).read(at.METRICS)
+    assert {row.chain for row in made.select("chain").distinct().collect()} == set(range(1, 9))
+    assert outcome.rows == {"gold/metrics": made.count(), "gold/view_changes": 16}
