@@ -91,6 +91,11 @@ _PLACE: Final = ("chain", "site", "window")
 _KEY: Final = ("metric", "chain", "site", "window")
 
 
+def check(options: dict[str, str]) -> None:
+    """Whether a window fits the length of a recording is known later."""
+    chosen_width_ns(0, options.get("window_s"))
+
+
 def run(spark: SparkSession, tables: Tables, run: Run, step: Step) -> Outcome:
     events, lifecycle = tables.read(at.EVENTS), tables.read(at.LIFECYCLE)
     step("how long is the recording?")

@@ -215,7 +215,7 @@ def _metrics(tables: Tables) -> Iterator[Part]:
         for who in sorted({row["who"] for row in own if row["who"] is not None}):
             body += folded(f"Replica {who}", _metric_table([row for row in own if row["who"] == who]))
         body += note(
-            "Rates are means over windows, and the most in one. Percentiles are of messages. Of what was"
+            "Rates are messages for the seconds that replicas lived, and the most in a window. Percentiles are of messages. Of what was"
             " not recorded there is no row."
         )
         yield Part(
