@@ -27,6 +27,7 @@ from rich.table import Table as Shown
 from pipeline import tables as all_tables
 from pipeline.errors import BadSetting, PipelineError
 from pipeline.jobs import ingest
+from pipeline.locking import locked
 from pipeline.registry import load_job, options_of
 from pipeline.runs import Outcome, Run, Step
 from pipeline.session import session
@@ -97,9 +98,10 @@ def run_job(spark: SparkSession, name: str, run: Run, step: Step) -> Done:
     tables = Tables(spark, run.output)
     job = load_job(name)
     before: list[Done] = []
-    for need in job.NEEDS:
-        _provide(tables, need, run, step, before)
-    done = _run(tables, name, msgspec.structs.replace(run, options=options_of(job, run.options)), step)
+    with locked(tables.local_root(), name):
+        for need in job.NEEDS:
+            _provide(tables, need, run, step, before)
+        done = _run(tables, name, msgspec.structs.replace(run, options=options_of(job, run.options)), step)
     done.before = before
     return done
 
