@@ -164,6 +164,38 @@ def test_when_a_file_comes_late_or_has_changed_then_it_is_told_from_new_ones(tmp
     assert late.verdict == "taken"
     assert "came after" in (late.reason or "")
     assert [each.check for each in problems([*known, _file_row(late, "c")], [])] == ["late"]
-    assert judge([third], known) == []  # the same once more
+    (again,) = judge([third], known)
+    assert (again.verdict, again.reason) == ("duplicate", "it was taken before, with the same content")
     (changed,) = judge([third._replace(content="other")], known)
     assert changed.verdict == "changed"
+    told = problems([*known, _file_row(changed, "c")], [])
+    assert [(each.check, each.severity) for each in told if each.file] == [("changed", "error")]
+    later = again._replace(file=again.file._replace(modified_ns=again.file.modified_ns + 1))
+    mended = [*known, _file_row(changed, "c"), _file_row(later, "d")]  # what was taken is there again
+    assert [each.check for each in problems(mended, [])] == ["missing-files"]
+
+
+def test_when_a_closed_file_is_a_duplicate_then_its_tail_is_one_too(tmp_path: Path) -> None:
+    recorder = recording(tmp_path, "b", tail=rows(0, 5))
+    kept = (tmp_path / "b.tail.arrows").read_bytes()
+    recorder.close()
+    (tmp_path / "b.tail.arrows").write_bytes(kept)
+    (tmp_path / "a-000001.parquet").write_bytes((tmp_path / "b-000001.parquet").read_bytes())
+    first, second, tail = (look(file) for file in listed(str(tmp_path)))
+    judged = judge([first, second, tail], [])
+    assert [each.verdict for each in judged] == ["taken", "duplicate", "duplicate"]
+    known = [_file_row(each, "b") for each in judged[:2]]
+    (later,) = judge([tail], known, [first.file.path, second.file.path])
+    assert (later.verdict, later.reason) == ("duplicate", f"its rows are in {second.file.path}")
+
+
+def test_when_a_name_is_used_again_then_its_tail_is_no_duplicate_of_what_is_gone(tmp_path: Path) -> None:
+    record(tmp_path, "a", rows(0, 5), rows(5, 9))
+    known = [_file_row(look(file), "b") for file in listed(str(tmp_path))]
+    for path in tmp_path.glob("*.parquet"):
+        path.unlink()
+    record(tmp_path, "a", tail=rows(0, 3, site=7))
+    (changed,) = judge([look(file) for file in listed(str(tmp_path))], known)
+    assert changed.verdict == "changed"
+    assert "a-000001.parquet was taken before and is gone" in (changed.reason or "")
+    assert [each.severity for each in problems([*known, _file_row(changed, "open")], [])] == ["error"]
