@@ -13,10 +13,11 @@ verdict         what became of the file
 ``open``        a tail; its whole batches are in the tables
 ``torn``        cut off: a Parquet file without its end, a tail without its beginning
 ``duplicate``   its rows are there by another file: the same content, or the closed file of a tail
-``unreadable``  it cannot be opened, a column is missing or of another type, or there are nulls
+``unreadable``  it cannot be opened, a column is missing or of another type, or there are nulls; or it
+                went before it was read
 ``foreign``     not a recording
 ``newer``       of a schema version that is not known yet
-``changed``     a file of this name was taken, and had other content
+``changed``     a file of this name or, of a tail, of this number was taken, and had other content
 ==============  ==================================================================================
 
 Places are paths that all executors reach, or what ``pyarrow.fs`` opens: ``file://``, ``hdfs://``, ``s3://``.
