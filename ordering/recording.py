@@ -89,6 +89,7 @@ import fcntl
 import glob
 import os
 import re
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
@@ -242,7 +243,7 @@ class TableRecorder:
         self._number = 0  # of the newest file that was closed or begun
         self._file: BinaryIO | None = None
         self._stream: pa.RecordBatchStreamWriter | None = None
-        self._lock = self._locked()
+        self._free = self._locked()
         try:
             self._close_leftover()
         except BaseException:
@@ -303,32 +304,31 @@ class TableRecorder:
 
     # -- files -----------------------------------------------------------------------------------
 
-    def _locked(self) -> BinaryIO | None:
-        """The kernel frees it when the process is gone. None: this file system has no locks."""
+    def _locked(self) -> "weakref.finalize[[int], TableRecorder] | None":
+        """What frees it; the kernel does when the process is gone. None: this file system has no locks."""
         path = self._lock_path()
         while True:
-            file = path.open("ab")
+            opened = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                file.close()
+                os.close(opened)
                 raise NameInUse(
                     f"somebody else records as {self.name} in {self.directory}; give each a name of its own"
                 ) from None
             except OSError:
-                file.close()
+                os.close(opened)
                 return None
             with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                    return file
-            file.close()  # who had it removed it between the two calls
+                if os.path.samestat(os.fstat(opened), path.stat()):
+                    return weakref.finalize(self, os.close, opened)
+            os.close(opened)  # who had it removed it between the two calls
 
     def _unlock(self) -> None:
-        file, self._lock = self._lock, None
-        if file is not None:
+        if self._free is not None and self._free.alive:
             with suppress(OSError):
                 self._lock_path().unlink(missing_ok=True)
-            file.close()
+            self._free()
 
     def _lock_path(self) -> Path:
         return self.directory / f".{self.name}.lock"

@@ -1,5 +1,6 @@
 """Recording v1: rows survive rotation, a torn tail and a dead writer, each exactly once."""
 
+import gc
 from pathlib import Path
 
 import pyarrow as pa
@@ -328,6 +329,16 @@ def test_when_a_name_is_in_use_then_the_second_recorder_says_so_and_the_first_go
     Recorder(tmp_path, "a").close()
     assert slots(tmp_path) == [1, 2, 3]
     assert names(tmp_path) == ["a-000001.parquet", "a-000002.parquet"]
+
+
+def test_when_a_recorder_is_forgotten_then_its_name_is_free(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "a")
+    record(recorder, 1)
+    recorder.rotate()
+    del recorder
+    gc.collect()
+    Recorder(tmp_path, "a").close()
+    assert names(tmp_path) == ["a-000001.parquet"]
 
 
 def test_when_somebody_removes_the_tail_then_its_rows_are_closed_all_the_same(tmp_path: Path) -> None:
