@@ -7,10 +7,11 @@ timestamps, as they were packed; never a row per message. A recording is a direc
     NAME-000002.parquet
     NAME-000003.tmp        never read: a closed file on its way
     NAME.tail.arrows       open: an Arrow stream that grows; its end may be torn by a crash
+    .NAME.lock             held by who records under this name, while it lives
 
 Several recorders may share a directory under different names. ``read_recording`` reads all of it.
 No row is read twice: a tail names in its metadata the closed file it will become, and is passed over
-once that file exists.
+once that file exists. Numbers only grow, also where closed files are carried away meanwhile.
 
 Columns (null where an event has no such thing):
 
@@ -84,9 +85,11 @@ The files of a recording are made by ``TableRecorder``, for rows of any schema: 
 recorded in the same way, in folders of their own (``rsm.operation_records``, ``rsm.change_records``).
 """
 
+import fcntl
 import glob
 import os
 import re
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
@@ -106,6 +109,7 @@ _BECOMES: Final = b"becomes"
 _CLOSED: Final = re.compile(r"(?P<name>.+)-(?P<number>\d{6})\.parquet")
 _TAIL_SUFFIX: Final = ".tail.arrows"
 _SMALL_MAX: Final = 64
+BYTES_PER_FILE: Final = 64 << 20  # of rows as they are in memory, where they stay until the file is closed
 _WORD: Final = pa.dictionary(pa.int16(), pa.string())
 
 SCHEMA: Final = pa.schema(
@@ -203,11 +207,16 @@ _COLUMNS: Final[dict[str, Callable[[Row], Any]]] = {
 }
 
 
+class NameInUse(Exception):
+    """Somebody else records under this name, in this directory."""
+
+
 class TableRecorder:
-    """Writes one named recording of rows of ``schema`` into a directory.
+    """Writes one named recording of rows of ``schema`` into a directory. ``NameInUse`` if somebody does.
 
     What is written is in the tail and survives the process. ``rotate()`` makes it a closed file, which
-    survives the machine. Closed files above ``bytes_max`` go, the oldest first; the newest stays.
+    survives the machine; it comes by itself behind so many rows or bytes. Closed files above ``bytes_max``
+    go, the oldest first; the newest stays.
     """
 
     def __init__(
@@ -217,21 +226,29 @@ class TableRecorder:
         schema: pa.Schema,
         *,
         rows_per_file: int = 100_000,
+        bytes_per_file: int = BYTES_PER_FILE,
         bytes_max: int | None = None,
     ) -> None:
         self.directory = directory
         self.name = name
         self.schema = schema
         self.rows_per_file = rows_per_file
+        self.bytes_per_file = bytes_per_file
         self.bytes_max = bytes_max
         directory.mkdir(parents=True, exist_ok=True)
         self._tail_path = directory / f"{name}{_TAIL_SUFFIX}"
         self._batches: list[pa.RecordBatch] = []
         self._small = 0  # batches at the end that are not put together yet
-        self._rows = 0
+        self._rows = self._bytes = 0
+        self._number = 0  # of the newest file that was closed or begun
         self._file: BinaryIO | None = None
         self._stream: pa.RecordBatchStreamWriter | None = None
-        self._close_leftover()
+        self._free = self._locked()
+        try:
+            self._close_leftover()
+        except BaseException:
+            self._unlock()
+            raise
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Hand rows that are columns already to the operating system, behind all others."""
@@ -243,25 +260,27 @@ class TableRecorder:
         self._file.flush()
         self._batches.append(batch)
         self._rows += batch.num_rows
+        self._bytes += batch.nbytes
         self._small += 1
         if self._small == _SMALL_MAX:
             self._put_together()
-        if self._rows >= self.rows_per_file:
+        if self._rows >= self.rows_per_file or self._bytes >= self.bytes_per_file:
             self.rotate()
 
     def rotate(self) -> Path | None:
         """Close the tail: its rows become the next Parquet file. None if there are no rows."""
         if not self._batches:
             return None
-        path = self._write_closed(pa.Table.from_batches(self._batches, self.schema))
+        path = self._path(self._number)
+        self._write_closed(path, pa.Table.from_batches(self._batches, self.schema))
         assert self._stream is not None
         assert self._file is not None
         self._stream.close()
         self._file.close()
         self._stream = self._file = None
-        self._tail_path.unlink()
+        self._tail_path.unlink(missing_ok=True)
         self._batches = []
-        self._rows = self._small = 0
+        self._rows = self._bytes = self._small = 0
         self._retain()
         return path
 
@@ -273,6 +292,7 @@ class TableRecorder:
 
     def close(self) -> None:
         self.rotate()
+        self._unlock()
 
     def abandon(self) -> None:
         """Write nothing more. What the tail holds stays, for whoever reads it or takes up the name."""
@@ -280,12 +300,45 @@ class TableRecorder:
         if file is not None:
             with suppress(OSError):
                 file.close()
+        self._unlock()
 
     # -- files -----------------------------------------------------------------------------------
 
-    def _next_path(self) -> Path:
+    def _locked(self) -> "weakref.finalize[[int], TableRecorder] | None":
+        """What frees it; the kernel does when the process is gone. None: this file system has no locks."""
+        path = self._lock_path()
+        while True:
+            opened = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(opened)
+                raise NameInUse(
+                    f"somebody else records as {self.name} in {self.directory}; give each a name of its own"
+                ) from None
+            except OSError:
+                os.close(opened)
+                return None
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(opened), path.stat()):
+                    return weakref.finalize(self, os.close, opened)
+            os.close(opened)  # who had it removed it between the two calls
+
+    def _unlock(self) -> None:
+        if self._free is not None and self._free.alive:
+            with suppress(OSError):
+                self._lock_path().unlink(missing_ok=True)
+            self._free()
+
+    def _lock_path(self) -> Path:
+        return self.directory / f".{self.name}.lock"
+
+    def _path(self, number: int) -> Path:
+        return self.directory / f"{self.name}-{number:06}.parquet"
+
+    def _next_number(self) -> int:
         numbers = [number for path, name, number in _closed_files(self.directory) if name == self.name]
-        return self.directory / f"{self.name}-{max(numbers, default=0) + 1:06}.parquet"
+        return max([self._number, *numbers]) + 1
 
     def _retain(self) -> None:
         if self.bytes_max is None:
@@ -302,13 +355,13 @@ class TableRecorder:
             path.unlink(missing_ok=True)
 
     def _open_tail(self) -> None:
-        schema = self.schema.with_metadata({_BECOMES: self._next_path().name.encode()})
+        self._number = self._next_number()
+        schema = self.schema.with_metadata({_BECOMES: self._path(self._number).name.encode()})
         self._file = self._tail_path.open("wb")
         self._stream = pa.ipc.new_stream(self._file, schema)
 
-    def _write_closed(self, table: pa.Table) -> Path:
+    def _write_closed(self, path: Path, table: pa.Table) -> None:
         """Temporary name, sync, rename, sync of the directory: seen whole or not at all."""
-        path = self._next_path()
         temporary = path.with_suffix(".tmp")
         with temporary.open("wb") as file:
             pq.write_table(table, file, compression="zstd")
@@ -320,19 +373,24 @@ class TableRecorder:
             os.fsync(directory)
         finally:
             os.close(directory)
-        return path
 
     def _close_leftover(self) -> None:
-        """A predecessor of this name died: what its tail holds becomes a closed file, and what never became
-        one goes."""
+        """A predecessor of this name died: what its tail holds becomes the closed file that it names, and
+        what never became one goes."""
         for path in self.directory.glob(f"{glob.escape(self.name)}-??????.tmp"):
-            path.unlink()
+            path.unlink(missing_ok=True)
         if not self._tail_path.exists():
             return
         tail = _read_tail(self._tail_path)
-        if tail.batches and not (self.directory / tail.becomes).exists():
-            self._write_closed(pa.Table.from_batches(tail.batches, self.schema))
-        self._tail_path.unlink()
+        named = _CLOSED.fullmatch(tail.becomes)
+        is_ours = named is not None and named["name"] == self.name
+        number = int(named["number"]) if named is not None and is_ours else self._next_number()
+        self._number = number - 1
+        if tail.batches:
+            self._number = number
+            if not self._path(number).exists():
+                self._write_closed(self._path(number), pa.Table.from_batches(tail.batches, self.schema))
+        self._tail_path.unlink(missing_ok=True)
 
 
 class Recorder(TableRecorder):
@@ -345,11 +403,19 @@ class Recorder(TableRecorder):
         *,
         rows_per_flush: int = 1_000,
         rows_per_file: int = 100_000,
+        bytes_per_file: int = BYTES_PER_FILE,
         bytes_max: int | None = None,
     ) -> None:
         self.rows_per_flush = rows_per_flush
         self._waiting: list[Row] = []
-        super().__init__(directory, name, SCHEMA, rows_per_file=rows_per_file, bytes_max=bytes_max)
+        super().__init__(
+            directory,
+            name,
+            SCHEMA,
+            rows_per_file=rows_per_file,
+            bytes_per_file=bytes_per_file,
+            bytes_max=bytes_max,
+        )
 
     def add(self, row: Row) -> None:
         self._waiting.append(row)

@@ -13,10 +13,11 @@ verdict         what became of the file
 ``open``        a tail; its whole batches are in the tables
 ``torn``        cut off: a Parquet file without its end, a tail without its beginning
 ``duplicate``   its rows are there by another file: the same content, or the closed file of a tail
-``unreadable``  it cannot be opened, a column is missing or of another type, or there are nulls
+``unreadable``  it cannot be opened, a column is missing or of another type, or there are nulls; or it
+                went before it was read
 ``foreign``     not a recording
 ``newer``       of a schema version that is not known yet
-``changed``     a file of this name was taken, and had other content
+``changed``     a file of this name or, of a tail, of this number was taken, and had other content
 ==============  ==================================================================================
 
 Places are paths that all executors reach, or what ``pyarrow.fs`` opens: ``file://``, ``hdfs://``, ``s3://``.
@@ -25,6 +26,7 @@ Places are paths that all executors reach, or what ``pyarrow.fs`` opens: ``file:
 import hashlib
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -41,6 +43,7 @@ from pipeline.errors import BadInput
 
 TABLES: Final = {"events": schemas.EVENTS, "operations": schemas.OPERATIONS, "changes": schemas.CHANGES}
 BATCH_ROWS: Final = 65_536
+BATCH_BYTES: Final = 32 << 20
 SAMPLES: Final = 8
 _SAMPLES_PER_BATCH: Final = 256
 _CLOSED: Final = re.compile(r"(?P<name>.+)-(?P<number>\d{6})\.parquet")
@@ -138,10 +141,11 @@ def place(path: str) -> tuple[pyarrow.fs.FileSystem, str]:
     return system, name
 
 
-def listed(folder: str, besides: str | None = None) -> list[File]:
+def listed(folder: str, besides: str | None = None, refused: dict[str, str] | None = None) -> list[File]:
     """Files in it and below, in order. Hidden ones and those on their way (``.tmp``) are no part of a
     recording; nor is what is below ``besides``, where the tables are. Tails come before closed files were
-    looked for, so that one that is closed meanwhile is not missed."""
+    looked for, so that one that is closed meanwhile is not missed. ``refused`` gets folders that cannot be
+    read, with the reason; without it that is raised."""
     system, root = place(folder)
     is_local = isinstance(system, pyarrow.fs.LocalFileSystem)
     prefix = "" if is_local else folder.rstrip("/").removesuffix(root.rstrip("/"))
@@ -150,18 +154,52 @@ def listed(folder: str, besides: str | None = None) -> list[File]:
     hidden = None if besides is None else _absolute(besides).rstrip("/") + "/"
     found: dict[str, File] = {}
     for wants_tails in (True, False):
-        for info in system.get_file_info(pyarrow.fs.FileSelector(root, recursive=True)):
-            if info.type != pyarrow.fs.FileType.File or info.base_name.endswith(".tmp"):
+        waiting = [root]
+        while waiting:
+            within = waiting.pop()
+            try:
+                infos = _entries(system, within)
+            except OSError as error:
+                if refused is None:
+                    raise
+                refused[prefix + within] = f"the folder cannot be read: {_words(error)}"
                 continue
-            path = prefix + info.path
-            within = info.path.removeprefix(root).split("/")
-            if any(part.startswith((".", "_")) for part in within if part):
-                continue
-            if hidden is not None and path.startswith(hidden):
-                continue
-            if path.endswith(_TAIL_SUFFIX) == wants_tails:
-                found[path] = _file(path, info)
+            for info in infos:
+                path = prefix + info.path
+                if info.base_name.startswith((".", "_")) or (hidden and f"{path}/".startswith(hidden)):
+                    continue
+                if info.type == pyarrow.fs.FileType.Directory:
+                    waiting.append(info.path)
+                elif info.type != pyarrow.fs.FileType.File or path.endswith(".tmp"):
+                    continue
+                elif path.endswith(_TAIL_SUFFIX) == wants_tails:
+                    found[path] = _file(path, info)
     return sorted(found.values())
+
+
+def followed(tail: str, number: int) -> list[File]:
+    """What became of a tail that was to be number ``number``: itself, if it is there, and closed files of its
+    recorder from that number on, as far as none is missing."""
+    recorder = tail.removesuffix(_TAIL_SUFFIX)
+    found = [_found(tail)]
+    while number and (closed := _found(closed_path(recorder, number))) is not None:
+        found.append(closed)
+        number += 1
+    return [file for file in found if file is not None]
+
+
+def _found(path: str) -> File | None:
+    system, name = place(path)
+    try:
+        info = system.get_file_info(name)
+    except OSError:
+        return None
+    return _file(path, info) if info.type == pyarrow.fs.FileType.File else None
+
+
+def _entries(system: pyarrow.fs.FileSystem, folder: str) -> list[Any]:
+    """Of one that was removed meanwhile there are none."""
+    return list(system.get_file_info(pyarrow.fs.FileSelector(folder, allow_not_found=True)))
 
 
 def _absolute(path: str) -> str:
@@ -198,6 +236,8 @@ def look(file: File) -> Look:
         return Look(file, Verdict.UNREADABLE, "it is gone", is_gone=True)
     except (pa.ArrowException, OSError) as error:
         return Look(file, Verdict.UNREADABLE, _words(error))
+    except Exception as error:  # noqa: BLE001 - whatever is in it, the others are read
+        return Look(file, Verdict.UNREADABLE, f"{type(error).__name__}: {_words(error)}")
 
 
 def _looked(file: File) -> Look:
@@ -206,27 +246,33 @@ def _looked(file: File) -> Look:
         for batch in _closed_batches(file):
             tally.add(batch)
         return Look(file, Verdict.TAKEN, None, tally.rows, _content(file.path), tally.spans())
-    digest = hashlib.blake2b(digest_size=16)
     with Tail(file.path) as tail:
-        _check_columns(file.table, tail.schema)
+        try:
+            _check_columns(file.table, tail.schema)
+        except _Bad:
+            if _has_version(tail.schema):
+                for batch in tail:
+                    _check_versions(batch.column("schema_version"))  # a newer one may have other columns
+            raise
         for batch in tail:
             tally.add(batch)
         reason = None
         if tail.end < file.bytes:
             reason = f"it ends in the middle of a batch: {file.bytes - tail.end} bytes are not read"
         numbered = file._replace(number=tail.number)
-    system, path = place(file.path)
-    with system.open_input_file(path) as opened:
-        digest.update(opened.read(tail.end))
-    return Look(numbered, Verdict.OPEN, reason, tally.rows, digest.hexdigest(), tally.spans())
+    content = _content(file.path, tail.end)
+    return Look(numbered, Verdict.OPEN, reason, tally.rows, content, tally.spans())
 
 
-def _content(path: str) -> str:
+def _content(path: str, end: int | None = None) -> str:
+    """A digest of its bytes, or of those before ``end``, a chunk at a time."""
     digest = hashlib.blake2b(digest_size=16)
     system, name = place(path)
+    left = end
     with system.open_input_file(name) as opened:
-        while chunk := opened.read(_CHUNK):
+        while chunk := opened.read(_CHUNK if left is None else min(_CHUNK, left)):
             digest.update(chunk)
+            left = None if left is None else left - len(chunk)
     return digest.hexdigest()
 
 
@@ -254,14 +300,16 @@ class _Tally:
             rows = rows.append_column("gap", pc.cast(is_gap, pa.int64()))
             lost = pc.if_else(is_gap, pc.fill_null(rows["count"], 0), 0)
             rows = rows.append_column("lost", lost)
-            wanted += ["offset", "gap", "lost"]
+            wanted += ["offset"]
             self._sample(rows)
-        elif self._table == "changes":
-            rows = rows.append_column("gap", pc.cast(pc.equal(rows["kind"], "gap"), pa.int64()))
-            wanted.append("gap")
-        sums = [("wall_ns", "count"), ("wall_ns", "min"), ("wall_ns", "max")]
-        sums += [("gap", "sum")] if "gap" in wanted else []
-        sums += [("lost", "sum"), ("offset", "min"), ("offset", "max")] if "offset" in wanted else []
+        else:
+            is_gap = pc.equal(rows["kind"], "gap")
+            rows = rows.append_column("gap", pc.cast(is_gap, pa.int64()))
+            number = rows["request"] if self._table == "operations" else pa.scalar(0, pa.int64())
+            rows = rows.append_column("lost", pc.if_else(is_gap, number, 0))
+        wanted += ["gap", "lost"]
+        sums = [("wall_ns", "count"), ("wall_ns", "min"), ("wall_ns", "max"), ("gap", "sum"), ("lost", "sum")]
+        sums += [("offset", "min"), ("offset", "max")] if "offset" in wanted else []
         for each in rows.select(wanted).group_by(keys).aggregate(sums).to_pylist():
             self._add_span(each)
 
@@ -281,8 +329,8 @@ class _Tally:
         span = Span(
             *key,
             rows=each["wall_ns_count"],
-            gaps=each.get("gap_sum", 0),
-            gap_rows=each.get("lost_sum", 0),
+            gaps=each["gap_sum"],
+            gap_rows=each["lost_sum"],
             first_wall_ns=each["wall_ns_min"],
             last_wall_ns=each["wall_ns_max"],
             least_offset_ns=each.get("offset_min"),
@@ -335,7 +383,9 @@ class Tail:
             raise _Bad(Verdict.TORN, "a tail without its beginning") from None
         self.schema = self._stream.schema
         self.end = self._source.tell()
-        becomes = (self.schema.metadata or {}).get(_BECOMES, b"").decode()
+        becomes = ""
+        with suppress(UnicodeDecodeError):
+            becomes = (self.schema.metadata or {}).get(_BECOMES, b"").decode()
         match = _CLOSED.fullmatch(becomes)
         if match is None:
             self._source.close()
@@ -424,6 +474,16 @@ def tail_rows(path: str) -> tuple[int, int] | None:
         return None
 
 
+def is_there(file: File) -> bool:
+    """Whether its rows can be read; a tail's also from its closed file."""
+    if not file.is_tail:
+        return exists(file.path)
+    with suppress(_Bad, OSError), Tail(file.path) as tail:
+        if tail.number == file.number:
+            return True
+    return exists(closed_path(file.recorder, file.number))
+
+
 def exists(path: str) -> bool:
     system, name = place(path)
     return bool(system.get_file_info(name).type == pyarrow.fs.FileType.File)
@@ -443,7 +503,14 @@ def _closed_batches(file: File) -> Iterator[pa.RecordBatch]:
             _check_version(parquet)  # a newer one may have other columns
             raise
         columns = [field.name for field in _recorded_fields(file.table)]
-        yield from parquet.iter_batches(BATCH_ROWS, columns=["schema_version", *columns])
+        yield from parquet.iter_batches(_rows_at_once(parquet), columns=["schema_version", *columns])
+
+
+def _rows_at_once(parquet: pq.ParquetFile) -> int:
+    """By its footer, so many that they fit: a row may have a few bytes or 64 KiB."""
+    groups = map(parquet.metadata.row_group, range(parquet.metadata.num_row_groups))
+    widest = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
+    return max(min(BATCH_ROWS, BATCH_BYTES // max(widest, 1)), 1)
 
 
 def _check_ends(opened: Any) -> None:
@@ -459,9 +526,14 @@ def _check_ends(opened: Any) -> None:
 
 
 def _check_version(parquet: pq.ParquetFile) -> None:
-    if "schema_version" in parquet.schema_arrow.names:
+    if _has_version(parquet.schema_arrow):
         for batch in parquet.iter_batches(BATCH_ROWS, columns=["schema_version"]):
             _check_versions(batch.column(0))
+
+
+def _has_version(schema: pa.Schema) -> bool:
+    names = schema.names.count("schema_version")
+    return names == 1 and bool(pa.types.is_integer(schema.field("schema_version").type))
 
 
 def _check_versions(versions: pa.Array) -> None:
@@ -482,6 +554,13 @@ def _check_columns(table: str, schema: pa.Schema) -> None:
     if "schema_version" not in schema.names:
         raise _Bad(Verdict.FOREIGN, "not a recording: there is no column schema_version")
     fields = _recorded_fields(table)
+    wanted = ["schema_version", *(field.name for field in fields)]
+    twice = [name for name in wanted if schema.names.count(name) > 1]
+    if twice:
+        raise _Bad(Verdict.UNREADABLE, f"more than one column is called {', '.join(twice)}")
+    if not _has_version(schema):
+        found = schema.field("schema_version").type
+        raise _Bad(Verdict.UNREADABLE, f"column schema_version is {found}, and must be a whole number")
     missing = [field.name for field in fields if field.name not in schema.names]
     if missing:
         raise _Bad(Verdict.UNREADABLE, f"columns of {table} are missing: {', '.join(missing)}")

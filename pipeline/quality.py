@@ -6,14 +6,15 @@ boots in them, so this is done at the driver, and anew in every run of ``ingest`
 =================  =========  ====================================================================
 check              severity   what it says
 =================  =========  ====================================================================
-a verdict          as below   what became of a file whose rows are not taken (``pipeline.files``)
+a verdict          as below   what became of a file whose rows are not taken (``pipeline.files``);
+                              ``unreadable`` also of a folder
 ``late``           warning    a file came after its successor had been read
 ``torn-end``       note       a tail ends in the middle of a batch: its writer died, or is writing
 ``empty``          warning    there is nothing in a file
 ``empty-folder``   warning    there is no file in a folder
 ``missing-files``  error      numbers between the first and the last file of a recorder are missing
 ``begins-late``    note       the first file of a recorder is not number 1
-``gap``            error      a recorder says that it was behind and left rows out
+``gap``            error      a recorder says that rows are missing
 ``clock-step``     warning    the wall clock of a site was set while it ran
 ``clocks-apart``   warning    the wall clocks of two sites differ
 ``chains``         note       the input tells of more than one chain
@@ -22,7 +23,7 @@ a verdict          as below   what became of a file whose rows are not taken (``
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pipeline.files import GOOD, Verdict
@@ -92,10 +93,18 @@ class Problem(NamedTuple):
     batch: str
 
 
-def problems(files: Sequence[FileRow], spans: Sequence[SpanRow], empty: Iterable[str] = ()) -> list[Problem]:
-    """Of all that was ever read. ``empty``: input folders without files."""
+def problems(
+    files: Sequence[FileRow],
+    spans: Sequence[SpanRow],
+    empty: Iterable[str] = (),
+    refused: Mapping[str, str] | None = None,
+) -> list[Problem]:
+    """Of all that was ever read. ``empty``: input folders without files; ``refused``: those that cannot be
+    read, and why. Whatever order files and spans come in, the answer is the same."""
+    spans = sorted(spans, key=lambda each: (each.file, each.chain, str(each)))
     found = [
         *_verdicts(files),
+        *(_problem("unreadable", ERROR, each, None, words) for each, words in (refused or {}).items()),
         *(_problem("empty-folder", WARNING, each, None, "there is no recording in it") for each in empty),
         *_numbers(files),
         *_gaps(spans),
@@ -128,7 +137,10 @@ def _problem(
 
 
 def _verdicts(files: Sequence[FileRow]) -> Iterator[Problem]:
+    """Of a file that was refused more than once, what is wrong with it as it was written last."""
     taken = {each.file for each in files if each.verdict == Verdict.TAKEN}
+    refused = sorted((each for each in files if each.verdict not in GOOD), key=_written)
+    newest = {each.file: each for each in refused}
     for each in files:
         verdict, reason = Verdict(each.verdict), each.reason or ""
         check, severity = verdict.value, _SEVERITY.get(verdict, NOTE)
@@ -138,6 +150,8 @@ def _verdicts(files: Sequence[FileRow]) -> Iterator[Problem]:
             check = "torn-end"
         elif each.file in taken and verdict is not Verdict.CHANGED:
             continue  # it was mended, and read since
+        elif each is not newest[each.file]:
+            continue
         if reason:
             yield _problem(
                 check, severity, each.file, each.recorder, reason, rows=each.rows, batch=each.batch
@@ -145,6 +159,10 @@ def _verdicts(files: Sequence[FileRow]) -> Iterator[Problem]:
         if verdict in GOOD and not each.rows:
             words = "there are no rows in it"
             yield _problem("empty", WARNING, each.file, each.recorder, words, batch=each.batch)
+
+
+def _written(each: FileRow) -> tuple[int, int, str]:
+    return each.modified_ns, each.bytes, each.batch
 
 
 def _numbers(files: Sequence[FileRow]) -> Iterator[Problem]:
@@ -170,11 +188,13 @@ def _gaps(spans: Sequence[SpanRow]) -> Iterator[Problem]:
     for each in spans:
         if each.gaps:
             words = f"the recorder was behind {each.gaps} times and left {each.gap_rows} rows out"
+            if not each.gap_rows:
+                words = f"there are {each.gaps} gaps: what changed then is not known, up to the next base"
             yield _problem(
                 "gap",
                 ERROR,
                 each.file,
-                None if each.site is None else shown(each.site),
+                each.recorder if each.site is None else shown(each.site),
                 words,
                 rows=each.gap_rows,
                 batch=each.batch,

@@ -27,6 +27,7 @@ from rich.table import Table as Shown
 from pipeline import marks
 from pipeline.errors import BadSetting, PipelineError
 from pipeline.jobs import ingest
+from pipeline.locking import locked
 from pipeline.registry import checked_options, load_job, options_of
 from pipeline.runs import Outcome, Run, Step
 from pipeline.session import session
@@ -106,11 +107,12 @@ def run_job(spark: SparkSession, name: str, run: Run, step: Step) -> Done:
     job = load_job(name)
     options = checked_options(job, run.options)
     before: list[Done] = []
-    for need in job.NEEDS:
-        _provide(tables, need, run, step, before, options_of(load_job(need)))
-    for need in job.before(tables, run) if hasattr(job, "before") else ():
-        _provide(tables, need, run, step, before, None)
-    done = _run(tables, name, msgspec.structs.replace(run, options=options), step)
+    with locked(tables.local_root(), name):
+        for need in job.NEEDS:
+            _provide(tables, need, run, step, before, options_of(load_job(need)))
+        for need in job.before(tables, run) if hasattr(job, "before") else ():
+            _provide(tables, need, run, step, before, None)
+        done = _run(tables, name, msgspec.structs.replace(run, options=options), step)
     done.before = before
     return done
 

@@ -62,6 +62,13 @@ class Tables:
     def path(self, table: Table) -> str:
         return f"{self.root}/{table.path}"
 
+    def local_root(self) -> str | None:
+        """Its path, if it is on a file system of this machine."""
+        folder = self._hadoop_path(self.root)
+        system = self._file_system(folder)
+        is_local = system.getUri().getScheme() == "file"
+        return str(system.makeQualified(folder).toUri().getPath()) if is_local else None
+
     def has(self, table: Table) -> bool:
         folder = self._hadoop_path(self.path(table))
         return bool(self._file_system(folder).exists(folder))

@@ -4,23 +4,36 @@ Each new file is read twice, in tasks that have some files each: once to judge i
 file and a few figures (``pipeline.files.look``), and once, if it is good, for its rows. So no row is ever
 written of a file that turns out to be bad, and none is written twice.
 
-Order of writing: rows, figures, quality, and ``bronze/files`` last. A batch that is not in ``bronze/files``
-was written by a run that died; the next one removes it.
+Order of writing: rows, figures, quality, and ``bronze/files`` last. A batch of which no row is in
+``bronze/files`` was written by a run that died; the next one removes it.
 """
 
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
 
 from pipeline import tables as all_tables
 from pipeline.errors import BadInput, BadSetting
-from pipeline.files import GOOD, TABLES, File, Look, Verdict, batches, closed_path, listed, look
+from pipeline.files import (
+    GOOD,
+    TABLES,
+    File,
+    Look,
+    Verdict,
+    batches,
+    closed_path,
+    followed,
+    is_there,
+    listed,
+    look,
+)
 from pipeline.quality import FileRow, Problem, SpanRow, problems
 from pipeline.runs import Outcome, Run, Step
 from pipeline.tables import Table, Tables
@@ -52,45 +65,52 @@ def run(spark: SparkSession, tables: Tables, run: Run, step: Step) -> Outcome:
         raise BadSetting("ingest needs --input: folders with recordings")
     known = _known(tables)
     step("looking at files")
-    seen = _looks(spark, run.input, known, tables.root)
-    if not seen.found and not known:
+    there, looks = _looks(spark, run.input, known, tables.root)
+    if not there.files and not known:
+        words = [f"{folder}: {reason}" for folder, reason in there.refused.items()]
         raise BadInput(
             f"there is no recording in {', '.join(run.input)}: no NAME-000001.parquet, no NAME.tail.arrows"
+            + "".join(f"; {each}" for each in words)
         )
-    judged = judge(seen.looks, known)
+    judged = judge(looks, known, there.files)
+    judged += _lost(judged, known)
     batch = _batch_name(judged)
+    _clear(tables, known)
+    judged = _without(judged, _write_rows(spark, tables, judged, batch, step))
     files = [_file_row(each, batch) for each in judged]
     spans = [row for each in judged if each.verdict in GOOD for row in _span_rows(each, batch)]
-    _clear(tables)
-    rows = _write_rows(spark, tables, judged, batch, step)
     kept_files = [each for each in known if each.batch != OPEN]
     kept_spans = [SpanRow(*each) for each in tables.read_or_empty(all_tables.SPANS).collect()]
     step("writing what is wrong")
     _write_small(tables, all_tables.SPANS, spans)
-    wrong = problems([*kept_files, *files], [*kept_spans, *spans], seen.empty)
+    wrong = problems([*kept_files, *files], [*kept_spans, *spans], there.empty, there.refused)
     tables.write_partition(
         all_tables.QUALITY, "ingest", _rows_of(spark, all_tables.QUALITY, wrong).coalesce(1)
     )
     _write_small(tables, all_tables.FILES, files)
+    if not any(each.batch == OPEN for each in files):
+        tables.drop(all_tables.FILES, OPEN)
     everything = [*kept_files, *files]
     _refuse_nothing(run, tables, everything)
     counts = {all_tables.FILES.path: len(files), all_tables.QUALITY.path: len(wrong)}
-    return Outcome(rows=rows | counts, words=_words(files, everything, wrong))
+    return Outcome(rows=_counts(judged) | counts, words=_words(files, everything, wrong))
 
 
 def has_unseen(tables: Tables, inputs: Iterable[str]) -> bool:
     """Whether a run would find files, or tails that have grown, which it has not read; or what a run left
     that died."""
     known = _known(tables)
-    now = {file for folder in inputs for file in listed(folder, tables.root)}
+    now = _there(inputs, known, tables.root).files.values()
     read = {(each.file, each.bytes, each.modified_ns) for each in known if each.batch == OPEN}
     tails = {(file.path, file.bytes, file.modified_ns) for file in now if file.is_tail}
     batches_known = {each.batch for each in known}
+    open_tables = {each.table for each in known if each.verdict == Verdict.OPEN and each.rows}
     by_path = _by_path(known)
     return (
         tails != read
         or any(_is_new(file, by_path) for file in now if not file.is_tail)
         or any(not tables.partitions(table) <= batches_known for table in _BRONZE.values())
+        or any(not tables.is_whole(_BRONZE[name], OPEN) for name in open_tables)
     )
 
 
@@ -103,10 +123,24 @@ def state_of(tables: Tables) -> str:
 # -- what was seen -------------------------------------------------------------------------------
 
 
-class _Seen(NamedTuple):
-    found: int
+class _There(NamedTuple):
+    """``files``: by path. ``empty``: input folders without any. ``refused``: folders that cannot be read."""
+
+    files: dict[str, File]
     empty: list[str]
-    looks: list[Look]
+    refused: dict[str, str]
+
+
+def _there(inputs: Iterable[str], known: Iterable[FileRow], besides: str) -> _There:
+    """In the inputs, and what became of tails of other inputs: their rows are written anew, as all tails'."""
+    refused: dict[str, str] = {}
+    by_folder = {folder: listed(folder, besides, refused) for folder in dict.fromkeys(inputs)}
+    files = {file.path: file for within in by_folder.values() for file in within}
+    for each in known:
+        if each.batch == OPEN and each.file not in files:
+            files |= {file.path: file for file in followed(each.file, each.number)}
+    empty = [folder for folder, within in by_folder.items() if not within and not refused]
+    return _There(files, empty, refused)
 
 
 def _known(tables: Tables) -> list[FileRow]:
@@ -122,41 +156,44 @@ def _by_path(known: Iterable[FileRow]) -> dict[str, list[FileRow]]:
 
 
 def _is_new(file: File, known: dict[str, list[FileRow]]) -> bool:
-    """A tail always is. What was taken is looked at again if it has another size, what was refused also if
-    it was written since."""
+    """A tail always is. Others are looked at again if they were written since."""
     if file.is_tail:
         return True
     return not any(
-        each.bytes == file.bytes and (each.verdict == Verdict.TAKEN or each.modified_ns == file.modified_ns)
-        for each in known.get(file.path, ())
+        each.bytes == file.bytes and each.modified_ns == file.modified_ns for each in known.get(file.path, ())
     )
 
 
-def _looks(spark: SparkSession, inputs: Iterable[str], known: list[FileRow], besides: str) -> _Seen:
+def _looks(
+    spark: SparkSession, inputs: Iterable[str], known: list[FileRow], besides: str
+) -> tuple[_There, list[Look]]:
     """Of all that is new. If a tail was closed while it was looked at, the list is made again: else its rows
-    would be missing between those of the files around it."""
+    would be missing between those of the files around it. If that changes nothing, they are elsewhere."""
     by_path = _by_path(known)
     looks: dict[str, Look] = {}
-    files: dict[str, File] = {}
-    empty: list[str] = []
+    moved: set[str] = set()
+    before: set[tuple[str, int]] | None = None
+    there = _There({}, [], {})
     for _ in range(ROUNDS_MAX):
-        by_folder = {folder: listed(folder, besides) for folder in dict.fromkeys(inputs)}
-        empty = [folder for folder, within in by_folder.items() if not within]
-        files = {file.path: file for within in by_folder.values() for file in within}
-        wanted = [file for path, file in files.items() if path not in looks and _is_new(file, by_path)]
-        looks |= {each.file.path: each for each in _look_at(spark, wanted)}
-        moved = _moved(looks.values(), files.values())
-        if not moved:
-            break
         looks = {path: each for path, each in looks.items() if path not in moved}
-    return _Seen(len(files), empty, [each for each in looks.values() if not each.is_gone])
+        there = _there(inputs, known, besides)
+        wanted = [file for path, file in there.files.items() if path not in looks and _is_new(file, by_path)]
+        looks |= {each.file.path: each for each in _look_at(spark, wanted)}
+        moved = _moved(looks.values(), there.files.values(), known)
+        now = {(file.path, file.number) for file in there.files.values() if not file.is_tail}
+        now |= {(each.file.path, each.file.number) for each in looks.values()}
+        if not moved or now == before:
+            break
+        before = now
+    return there, [each for each in looks.values() if not each.is_gone]
 
 
-def _moved(looks: Iterable[Look], files: Iterable[File]) -> set[str]:
+def _moved(looks: Iterable[Look], files: Iterable[File], known: Iterable[FileRow]) -> set[str]:
     """Tails that are gone, or are another by now: the file before the one it will become was not there."""
     newest: defaultdict[str, int] = defaultdict(int)
-    for file in files:
-        newest[file.recorder] = max(newest[file.recorder], file.number)
+    closed = [(row.recorder, row.number) for row in known if row.batch != OPEN]
+    for recorder, number in (*closed, *((file.recorder, file.number) for file in files)):
+        newest[recorder] = max(newest[recorder], number)
     return {
         each.file.path
         for each in looks
@@ -188,33 +225,42 @@ def _bins(spark: SparkSession, items: list[File], size: Callable[[File], int]) -
 # -- judging them together -----------------------------------------------------------------------
 
 
-def judge(looks: Iterable[Look], known: Iterable[FileRow]) -> list[Look]:
-    """What each file is among the others: one that is there twice, came late, or was another before."""
-    known = [each for each in known if each.verdict == Verdict.TAKEN]
-    contents = {each.content: each.file for each in known if each.rows}
-    taken = {each.file: each for each in known}
+def judge(looks: Iterable[Look], known: Iterable[FileRow], there: Container[str] = ()) -> list[Look]:
+    """What each file is among the others: one that is there twice, came late, or was another before.
+    ``there``: paths that were found now."""
+    known = list(known)
+    taken = {each.file: each for each in known if each.verdict == Verdict.TAKEN}
+    contents = {each.content: each.file for each in taken.values() if each.rows}
     newest: defaultdict[str, int] = defaultdict(int)
-    for row in known:
+    for row in taken.values():
         newest[row.recorder] = max(newest[row.recorder], row.number)
-    closed = {(each.recorder, each.number) for each in known}
+    before = {
+        (each.recorder, each.number): each.file in there
+        for each in known
+        if each.batch != OPEN and each.verdict in {Verdict.TAKEN, Verdict.DUPLICATE}
+    }
+    closed = {place for place, is_there in before.items() if is_there}
     judged: list[Look] = []
     for each in sorted(looks, key=lambda each: (each.file.is_tail, each.file)):
         file = each.file
+        place = (file.recorder, file.number)
+        path = closed_path(*place)
         if each.verdict not in GOOD:
             judged.append(each)
         elif file.path in taken:
-            if taken[file.path].content != each.content:
-                words = "it was taken before, and had other content; what was taken stays"
-                judged.append(each._replace(verdict=Verdict.CHANGED, reason=words))
-        elif file.is_tail and (file.recorder, file.number) in closed:
-            words = f"its rows are in {closed_path(file.recorder, file.number)}"
-            judged.append(each._replace(verdict=Verdict.DUPLICATE, reason=words))
+            judged.append(_again(each, taken[file.path]))
+        elif file.is_tail and place in closed:
+            judged.append(each._replace(verdict=Verdict.DUPLICATE, reason=f"its rows are in {path}"))
+        elif file.is_tail and place in before:
+            words = f"{path} was taken before and is gone: another recording has its name now"
+            judged.append(each._replace(verdict=Verdict.CHANGED, reason=words))
         elif each.rows and each.content in contents:
             words = f"it has the same content as {contents[each.content]}"
             judged.append(each._replace(verdict=Verdict.DUPLICATE, reason=words))
+            closed.add(place)
         else:
             contents[each.content] = file.path
-            closed.add((file.recorder, file.number))
+            closed.add(place)
             if not file.is_tail and newest[file.recorder] > file.number:
                 words = f"it came after {closed_path(file.recorder, newest[file.recorder])} had been read"
                 judged.append(each._replace(reason=words))
@@ -223,9 +269,50 @@ def judge(looks: Iterable[Look], known: Iterable[FileRow]) -> list[Look]:
     return judged
 
 
+def _again(each: Look, taken: FileRow) -> Look:
+    """One that was taken, and written since."""
+    if taken.content == each.content:
+        words = "it was taken before, with the same content"
+        return each._replace(verdict=Verdict.DUPLICATE, reason=words)
+    words = "it was taken before, and had other content; what was taken stays"
+    return each._replace(verdict=Verdict.CHANGED, reason=words)
+
+
+def _lost(judged: Iterable[Look], known: Iterable[FileRow]) -> list[Look]:
+    """Tails that were open when they were looked at last, and are neither there nor closed: under the name of
+    the file that they would have become, for it may come yet."""
+    found = {(each.file.recorder, each.file.number) for each in judged}
+    found |= {(each.recorder, each.number) for each in known if each.batch != OPEN}
+    words = "it went before it was closed, or before its closed file was read: its rows are not here any more"
+    return [
+        Look(File(closed_path(*place), each.table, *place, 0, 0), Verdict.UNREADABLE, words)
+        for each in known
+        if each.batch == OPEN and each.number and (each.rows or each.verdict == Verdict.UNREADABLE)
+        if each.verdict in {Verdict.OPEN, Verdict.UNREADABLE}
+        and (place := (each.recorder, each.number)) not in found
+    ]
+
+
+def _without(judged: list[Look], gone: set[str]) -> list[Look]:
+    """After files went before their rows were read. Of which of them others were duplicates is not asked:
+    those are looked at again next time."""
+    if not gone:
+        return judged
+    words = "it went before it was read"
+    return [
+        Look(each.file, Verdict.UNREADABLE, words) if each.file.path in gone else each
+        for each in judged
+        if each.verdict is not Verdict.DUPLICATE or each.file.is_tail
+    ]
+
+
 def _batch_name(judged: Iterable[Look]) -> str:
     """A digest of its files: a run that died is done again in the same place."""
-    named = sorted((each.file.path, each.content) for each in judged if not each.file.is_tail)
+    named = sorted(
+        (each.file.path, each.file.modified_ns, each.verdict, each.content)
+        for each in judged
+        if not each.file.is_tail
+    )
     return "b" + hashlib.blake2b(json.dumps(named).encode(), digest_size=6).hexdigest()
 
 
@@ -257,20 +344,19 @@ def _span_rows(each: Look, batch: str) -> Iterator[SpanRow]:
 # -- writing -------------------------------------------------------------------------------------
 
 
-def _clear(tables: Tables) -> None:
-    """What was open is written anew; what no file stands for was written by a run that died. The list goes
-    first: what it does not name is read again."""
-    tables.drop(all_tables.FILES, OPEN)
-    known = tables.partitions(all_tables.FILES)
-    for table in (*_BRONZE.values(), all_tables.SPANS):
-        for batch in tables.partitions(table) - known:
+def _clear(tables: Tables, known: Iterable[FileRow]) -> None:
+    """What was open is written anew; what no row stands for was written by a run that died, whatever folders
+    it left. The list of what was open stays until the end: it may be of other inputs."""
+    stands = {each.batch for each in known} - {OPEN}
+    for table in (all_tables.FILES, *_BRONZE.values(), all_tables.SPANS):
+        kept = stands | {OPEN} if table is all_tables.FILES else stands
+        for batch in tables.partitions(table) - kept:
             tables.drop(table, batch)
 
 
-def _write_rows(
-    spark: SparkSession, tables: Tables, judged: list[Look], batch: str, step: Step
-) -> dict[str, int]:
-    counts: dict[str, int] = {}
+def _write_rows(spark: SparkSession, tables: Tables, judged: list[Look], batch: str, step: Step) -> set[str]:
+    """Which files went before they were read."""
+    gone: set[str] = set()
     for name, table in _BRONZE.items():
         good = [each for each in judged if each.verdict in GOOD and each.file.table == name and each.rows]
         for target in (batch, OPEN):
@@ -278,9 +364,19 @@ def _write_rows(
             if mine:
                 step(f"reading {name}: {len(mine)} {'open tails' if target == OPEN else 'files'}")
                 _write_batch(spark, tables, table, name, target, mine)
-                counts[table.path] = counts.get(table.path, 0) + sum(each.rows for each in mine)
+                gone |= _gone(tables, table, target, mine)
         if not tables.has(table):
             tables.write(table, spark.createDataFrame([], table.schema))
+    return gone
+
+
+def _counts(judged: Iterable[Look]) -> dict[str, int]:
+    """Rows that were written to each table."""
+    counts: dict[str, int] = {}
+    for each in judged:
+        if each.verdict in GOOD and each.rows:
+            path = _BRONZE[each.file.table].path
+            counts[path] = counts.get(path, 0) + each.rows
     return counts
 
 
@@ -296,9 +392,30 @@ def _write_batch(
         for texts in given:
             for text in texts.column(0).to_pylist():
                 for *file, count in json.loads(text):
-                    yield from batches(File(*file), batch, 0, count)
+                    yield from _rows_if_there(File(*file), batch, count)
 
     tables.write_partition(table, batch, spread.mapInArrow(read, TABLES[name]))
+
+
+def _rows_if_there(file: File, batch: str, count: int) -> Iterator[pa.RecordBatch]:
+    """All of them, or none if it went since: its recorder keeps so many bytes, and no more."""
+    has_begun = False
+    try:
+        for rows in batches(file, batch, 0, count):
+            has_begun = True
+            yield rows
+    except FileNotFoundError:
+        if has_begun:
+            raise
+
+
+def _gone(tables: Tables, table: Table, batch: str, looks: list[Look]) -> set[str]:
+    """Those of which nothing was written. Whoever is there now was there then; of others the rows tell."""
+    doubtful = [each.file.path for each in looks if not is_there(each.file)]
+    if not doubtful:
+        return set()
+    written = tables.read_partitions(table, [(batch,)]).where(fn.col("file").isin(doubtful))
+    return set(doubtful) - {each.file for each in written.select("file").distinct().collect()}
 
 
 def _rows_of(spark: SparkSession, table: Table, rows: Iterable[tuple[object, ...]]) -> DataFrame:

@@ -1,5 +1,6 @@
 """Recording v1: rows survive rotation, a torn tail and a dead writer, each exactly once."""
 
+import gc
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +12,16 @@ from ordering import recording
 from ordering.config import MS, Config
 from ordering.effects import Deliver, Effect
 from ordering.qos import MAJORITY, UNORDERED, Level, Qos, k_resilient, parse_qos
-from ordering.recording import SCHEMA, EventKind, Recorder, Row, qos_word, read_recording
+from ordering.recording import (
+    SCHEMA,
+    EventKind,
+    NameInUse,
+    Recorder,
+    Row,
+    TableRecorder,
+    qos_word,
+    read_recording,
+)
 from ordering.simulator.checkers.base import Checker
 from ordering.simulator.cluster import Cluster
 from ordering.simulator.process import Process
@@ -122,9 +132,11 @@ def test_when_the_file_is_closed_then_it_is_parquet_and_the_tail_is_gone(tmp_pat
     record(recorder, 1, 2)
     path = recorder.rotate()
     assert path == tmp_path / "a-000001.parquet"
-    assert list(tmp_path.iterdir()) == [path]
+    assert list(tmp_path.glob("a*")) == [path]
     assert pq.read_table(path).num_rows == 2
     assert recorder.rotate() is None
+    recorder.close()
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_when_the_tail_is_open_then_closed_and_open_rows_are_read_in_order(tmp_path: Path) -> None:
@@ -244,6 +256,97 @@ def test_when_two_recorders_share_a_directory_then_each_keeps_its_files(tmp_path
     assert sorted(slots(tmp_path)) == [1, 2]
     other.close()
     assert sorted(slots(tmp_path)) == [1, 2]
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_when_closed_files_are_carried_away_then_numbers_go_on(tmp_path: Path) -> None:
+    archive, live = tmp_path / "archive", tmp_path / "live"
+    archive.mkdir()
+
+    def carry_away() -> None:
+        for path in live.glob("*.parquet"):
+            path.rename(archive / path.name)
+
+    recorder = Recorder(live, "a")
+    record(recorder, 1)
+    recorder.rotate()
+    record(recorder, 2)  # the tail says that it becomes number 2
+    carry_away()
+    assert recorder.rotate() == live / "a-000002.parquet"
+    carry_away()
+    record(recorder, 3)
+    recorder.abandon()
+    successor = Recorder(live, "a")  # and so does who takes up the tail
+    assert names(live) == [".a.lock", "a-000003.parquet"]
+    carry_away()
+    record(successor, 4)
+    successor.close()
+    carry_away()
+    assert names(archive) == [f"a-00000{number}.parquet" for number in (1, 2, 3, 4)]
+    assert slots(archive) == [1, 2, 3, 4]
+
+
+def test_when_a_tail_has_no_whole_row_then_its_number_is_not_left_out(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "a")
+    record(recorder, 1)
+    recorder.rotate()
+    record(recorder, 2)
+    recorder.abandon()
+    (tmp_path / "a-000001.parquet").unlink()
+    tail = tmp_path / "a.tail.arrows"
+    tail.write_bytes(tail.read_bytes()[:-9])
+    successor = Recorder(tmp_path, "a")
+    record(successor, 3)
+    successor.close()
+    assert names(tmp_path) == ["a-000002.parquet"]
+
+
+def test_when_rows_are_large_then_the_file_is_closed_by_their_bytes(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("value", pa.binary())])
+    recorder = TableRecorder(tmp_path, "a", schema, bytes_per_file=1 << 20)
+    value = bytes(64 << 10)
+    for _ in range(40):
+        recorder.write(pa.RecordBatch.from_arrays([pa.array([value], pa.binary())], schema=schema))
+        assert sum(batch.nbytes for batch in recorder._batches) < 1 << 20
+    recorder.close()
+    assert len(list(tmp_path.glob("*.parquet"))) == 3
+    assert read_recording(tmp_path, schema).num_rows == 40
+
+
+def test_when_a_name_is_in_use_then_the_second_recorder_says_so_and_the_first_goes_on(tmp_path: Path) -> None:
+    first = Recorder(tmp_path, "a")
+    record(first, 1)
+    with pytest.raises(NameInUse, match=f"somebody else records as a in {tmp_path}"):
+        Recorder(tmp_path, "a")
+    record(first, 2)
+    first.close()
+    following = Recorder(tmp_path, "a")
+    record(following, 3)
+    following.abandon()
+    Recorder(tmp_path, "a").close()
+    assert slots(tmp_path) == [1, 2, 3]
+    assert names(tmp_path) == ["a-000001.parquet", "a-000002.parquet"]
+
+
+def test_when_a_recorder_is_forgotten_then_its_name_is_free(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "a")
+    record(recorder, 1)
+    recorder.rotate()
+    del recorder
+    gc.collect()
+    Recorder(tmp_path, "a").close()
+    assert names(tmp_path) == ["a-000001.parquet"]
+
+
+def test_when_somebody_removes_the_tail_then_its_rows_are_closed_all_the_same(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "a")
+    record(recorder, 1)
+    (tmp_path / "a.tail.arrows").unlink()
+    recorder.close()
+    assert slots(tmp_path) == [1]
 
 
 # -- a simulated run -----------------------------------------------------------------------------

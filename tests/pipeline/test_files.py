@@ -1,17 +1,31 @@
 """Files of recordings: each is what it is, whatever became of it. Without Spark."""
 
+import hashlib
+import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from ordering.recording import SCHEMA, read_recording
+from pipeline import files
 from pipeline.errors import BadInput
-from pipeline.files import Look, Verdict, batches, listed, look
+from pipeline.files import Look, Verdict, batches, followed, listed, look
 from pipeline.schemas import signed
-from tests.pipeline.recordings import CHAIN, changed, record, recording, rows, table
+from tests.pipeline.recordings import (
+    CHAIN,
+    change,
+    changed,
+    record,
+    recorded_schema,
+    recording,
+    rows,
+    table,
+    write_rows,
+)
 
 
 def only(folder: Path) -> Look:
@@ -120,6 +134,18 @@ BAD: list[tuple[str, Callable[[pa.Table], pa.Table], Verdict, str]] = [
         Verdict.UNREADABLE,
         "column site has 1 nulls",
     ),
+    (
+        "with a version that is no number",
+        lambda told: changed(told, "schema_version", ["1"] * 3, pa.string()),
+        Verdict.UNREADABLE,
+        "column schema_version is string",
+    ),
+    (
+        "with a column that is there twice",
+        lambda told: told.append_column("site", told["site"]),
+        Verdict.UNREADABLE,
+        "more than one column is called site",
+    ),
     ("of something else", lambda told: pa.table({"x": [1]}), Verdict.FOREIGN, "no column schema_version"),
 ]
 
@@ -178,6 +204,115 @@ def test_when_folders_are_listed_then_tables_and_recorders_are_told_by_their_pla
     assert look(found["notes.txt"]).verdict is Verdict.FOREIGN
     assert found["seed-1/a-000001.parquet"].recorder == f"{tmp_path}/seed-1/a"
     assert listed(f"file://{tmp_path}", f"{tmp_path}/out") == sorted(found.values())
+
+
+def tail_of(path: Path, told: pa.Table, becomes: bytes = b"a-000001.parquet") -> None:
+    schema = told.schema.with_metadata({b"becomes": becomes})
+    with path.open("wb") as file, pa.ipc.new_stream(file, schema) as stream:
+        stream.write_table(told.replace_schema_metadata(schema.metadata))
+
+
+@pytest.mark.parametrize(
+    ("told", "becomes", "verdict", "words"),
+    [
+        (table(), b"a\xff-000001.parquet", Verdict.FOREIGN, "which file it will become"),
+        (table().drop_columns(["source"]), b"a-000001.parquet", Verdict.UNREADABLE, "missing: source"),
+        (
+            changed(table(), "schema_version", [9] * 3, pa.uint16()).drop_columns(["source"]),
+            b"a-000001.parquet",
+            Verdict.NEWER,
+            "version is 9",
+        ),
+        (
+            changed(table(), "schema_version", ["1"] * 3, pa.string()),
+            b"a-000001.parquet",
+            Verdict.UNREADABLE,
+            "column schema_version is string",
+        ),
+    ],
+)
+def test_when_a_tail_is_not_what_it_should_be_then_the_verdict_says_why(
+    tmp_path: Path, told: pa.Table, becomes: bytes, verdict: Verdict, words: str
+) -> None:
+    tail_of(tmp_path / "a.tail.arrows", told, becomes)
+    found = only(tmp_path)
+    assert found.verdict is verdict
+    assert words in (found.reason or "")
+
+
+def test_when_a_file_makes_us_fail_then_only_that_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def defect(*_: object) -> None:
+        raise LookupError("nobody thought of this")
+
+    written(tmp_path, table())
+    monkeypatch.setattr(files, "_check_columns", defect)
+    found = only(tmp_path)
+    assert (found.verdict, found.reason) == (Verdict.UNREADABLE, "LookupError: nobody thought of this")
+
+
+def test_when_a_folder_cannot_be_read_then_the_others_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("", "closed", "closed/below", "open"):
+        record(tmp_path / folder, "a", rows(0, 1))
+    entries = files._entries
+
+    def guarded(system: Any, folder: str) -> list[Any]:
+        if folder == str(tmp_path / "closed"):
+            raise PermissionError(13, "Permission denied")
+        return entries(system, folder)
+
+    monkeypatch.setattr(files, "_entries", guarded)
+    refused: dict[str, str] = {}
+    found = [file.path.removeprefix(f"{tmp_path}/") for file in listed(str(tmp_path), None, refused)]
+    assert found == ["a-000001.parquet", "open/a-000001.parquet"]
+    assert refused == {str(tmp_path / "closed"): "the folder cannot be read: [Errno 13] Permission denied"}
+    with pytest.raises(PermissionError):
+        listed(str(tmp_path))
+
+
+def test_when_rows_are_large_then_fewer_are_read_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "BATCH_BYTES", 1 << 20)
+    monkeypatch.setattr(files, "_CHUNK", 1_000)
+    chance = random.Random(1)
+    told = [change(ts) | {"value": chance.randbytes(64 << 10)} for ts in range(60)]
+    path = tmp_path / "changes" / "a-000001.parquet"
+    write_rows(path, recorded_schema("changes"), told)
+    found = only(tmp_path)
+    read = list(batches(found.file, "b"))
+    assert all(batch.nbytes < 2 << 20 for batch in read)
+    assert [value for batch in read for value in batch.column("value").to_pylist()] == [
+        each["value"] for each in told
+    ]
+    assert found.content == hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    written(tmp_path, table(1000))
+    assert len(list(batches(look(listed(str(tmp_path))[0]).file, "b"))) == 1
+
+
+def test_when_a_tail_is_large_then_its_digest_is_of_what_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_CHUNK", 100)
+    record(tmp_path, "a", tail=rows(0, 30))
+    path = tmp_path / "a.tail.arrows"
+    whole = only(tmp_path).content
+    assert whole == hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    path.write_bytes(path.read_bytes() + b"more")
+    assert only(tmp_path).content == whole
+
+
+def test_when_a_tail_is_followed_then_its_closed_files_are_found(tmp_path: Path) -> None:
+    record(tmp_path, "a", *(rows(at, at + 1) for at in range(5)), tail=rows(5, 9))
+    (tmp_path / "a-000004.parquet").unlink()
+    tail = str(tmp_path / "a.tail.arrows")
+    names = [Path(file.path).name for file in followed(tail, 2)]
+    assert names == ["a.tail.arrows", "a-000002.parquet", "a-000003.parquet"]
+    assert followed(tail, 0) == [file for file in listed(str(tmp_path)) if file.is_tail]
+    assert followed(str(tmp_path / "none.tail.arrows"), 1) == []
 
 
 def test_when_there_is_no_such_place_then_it_is_said(tmp_path: Path) -> None:

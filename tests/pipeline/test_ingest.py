@@ -1,5 +1,6 @@
 """Recordings become tables: the good part of whatever is there, once, however often and badly it went."""
 
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from ordering.recording import read_recording
+from pipeline import files
 from pipeline import tables as all_tables
 from pipeline.errors import BadInput, BadSetting
 from pipeline.jobs import ingest
-from pipeline.runs import Outcome, Run
+from pipeline.runs import Outcome, Run, Step
 from pipeline.schemas import signed
 from pipeline.tables import Table, Tables
 from tests.pipeline.recordings import (
@@ -43,8 +45,19 @@ class Mortal(Tables):
 
     def write_partition(self, table: Table, value: str | tuple[str, ...], rows: DataFrame) -> None:
         if table is self.at:
+            self.last_act(table, str(value))
             raise Died
         super().write_partition(table, value, rows)
+
+    def last_act(self, table: Table, value: str) -> None:
+        pass
+
+
+class Killed(Mortal):
+    """Dies a little later: the folder is there, and what Spark had begun."""
+
+    def last_act(self, table: Table, value: str) -> None:
+        (Path(self._folder(table, value)) / "_temporary" / "0").mkdir(parents=True)
 
 
 class Place:
@@ -56,9 +69,14 @@ class Place:
         self.input.mkdir()
         self.tables = Tables(spark, str(folder / "out"))
 
-    def ingest(self, tables: Tables | None = None) -> Outcome:
-        run = Run(input=(str(self.input),), output=self.tables.root)
-        return ingest.run(self.spark, tables or self.tables, run, lambda words: None)
+    def ingest(
+        self, tables: Tables | None = None, step: Step = lambda words: None, within: str = ""
+    ) -> Outcome:
+        run = Run(input=(str(self.input / within),), output=self.tables.root)
+        return ingest.run(self.spark, tables or self.tables, run, step)
+
+    def has_unseen(self, within: str = "") -> bool:
+        return ingest.has_unseen(self.tables, [str(self.input / within)])
 
     def read(self, table: Table, *columns: str) -> list[tuple[Any, ...]]:
         return sorted(tuple(each) for each in self.tables.read(table).select(*columns).collect())
@@ -218,6 +236,135 @@ def test_when_a_run_dies_between_writes_then_the_next_leaves_nothing_of_it(place
     place.ingest()
     assert place.slots() == slots_of("a", range(35))
     assert place.tables.partitions(all_tables.EVENTS) == ingest_batches(place)
+
+
+def test_when_a_run_is_killed_while_it_writes_the_list_then_no_row_is_there_twice(place: Place) -> None:
+    recorder = recording(place.input, "a", rows(0, 10), tail=rows(10, 20))
+    with pytest.raises(Died):
+        place.ingest(Killed(place.spark, place.tables.root, all_tables.FILES))
+    assert ingest_batches(place)
+    recorder.close()  # one more file: the next batch has another name
+    assert place.has_unseen()
+    place.ingest()
+    assert place.slots() == slots_of("a", range(20))
+    for written in (all_tables.EVENTS, all_tables.SPANS):
+        assert place.tables.partitions(written) == ingest_batches(place)
+    assert not place.has_unseen()
+
+
+def test_when_closed_files_are_carried_away_then_the_tail_behind_them_is_read(place: Place) -> None:
+    record(place.input, "a", rows(0, 10), rows(10, 20), tail=rows(20, 25))
+    for path in place.input.glob("*.parquet"):
+        path.unlink()
+    place.ingest()
+    assert place.slots() == slots_of("a", range(20, 25))
+    assert place.verdicts() == {"a.tail.arrows": ("open", "open")}
+    assert place.checks() == [("begins-late", "note", "a")]
+    assert not place.has_unseen()
+
+
+def test_when_files_go_before_they_are_read_then_the_others_are_taken_and_it_is_said(place: Place) -> None:
+    record(place.input, "a", rows(0, 10), rows(10, 20), rows(20, 30))
+    living = recording(place.input, "b", tail=rows(0, 15, site=2))
+    lost = recording(place.input, "c", tail=rows(0, 15, site=3))
+
+    def step(words: str) -> None:
+        if words == "reading events: 3 files":
+            (place.input / "a-000001.parquet").unlink()
+        if words == "reading events: 2 open tails":
+            living.close()  # its rows are in the closed file
+            lost.close()
+            (place.input / "c-000001.parquet").unlink()
+
+    outcome = place.ingest(step=step)
+    assert outcome.rows["bronze/events"] == 35
+    assert place.slots() == slots_of("a", range(10, 30)) + slots_of("b", range(15))
+    assert {name: verdict for name, (verdict, _) in place.verdicts().items()} == {
+        "a-000001.parquet": "unreadable",
+        "a-000002.parquet": "taken",
+        "a-000003.parquet": "taken",
+        "b.tail.arrows": "open",
+        "c.tail.arrows": "unreadable",
+    }
+    told = {(each.file, each.reason) for each in place.tables.read(all_tables.QUALITY).collect()}
+    assert (str(place.input / "a-000001.parquet"), "it went before it was read") in told
+    assert len(place.read(all_tables.SPANS, "file")) == 3
+    place.ingest()
+    assert place.slots() == slots_of("a", range(10, 30)) + slots_of("b", range(15))
+    assert place.checks() == [
+        ("unreadable", "error", "a-000001.parquet"),
+        ("unreadable", "error", "c-000001.parquet"),
+    ]
+    assert not place.has_unseen()
+
+
+def test_when_a_file_is_written_again_then_its_content_is_compared(place: Place) -> None:
+    record(place.input, "a", rows(0, 10), rows(10, 20))
+    place.ingest()
+    first, second = (place.input / f"a-00000{number}.parquet" for number in (1, 2))
+    os.utime(first, ns=(1, 1))
+    spoiled = bytearray(second.read_bytes())
+    spoiled[len(spoiled) // 2] ^= 1
+    second.write_bytes(spoiled)  # as many bytes as before
+    assert place.has_unseen()
+    place.ingest()
+    assert not place.has_unseen()
+    told = place.read(all_tables.FILES, "file", "verdict")
+    verdicts = Counter((Path(file).name, verdict) for file, verdict in told)
+    assert verdicts[first.name, "duplicate"] == verdicts[first.name, "taken"] == 1
+    assert verdicts[second.name, "taken"] == 1
+    assert sum(verdicts[second.name, each] for each in ("changed", "unreadable")) == 1
+    assert place.slots() == slots_of("a", range(20))
+
+
+def test_when_another_input_is_named_then_open_tails_of_the_first_are_followed(place: Place) -> None:
+    living = recording(place.input / "one", "a", rows(0, 5), tail=rows(5, 10))
+    record(place.input / "two", "b", tail=rows(0, 3, site=2))
+    place.ingest(within="one")
+    with pytest.raises(Died):
+        place.ingest(Mortal(place.spark, place.tables.root, all_tables.FILES), within="two")
+    assert place.has_unseen("two")
+    place.ingest(within="two")
+    assert place.slots() == slots_of("a", range(10)) + slots_of("b", range(3))
+    assert not place.has_unseen("two")
+    living.rotate()
+    for each in rows(10, 12):
+        living.add(each)
+    living.flush()
+    living.abandon()
+    assert place.has_unseen("two")
+    place.ingest(within="two")
+    assert place.slots() == slots_of("a", range(12)) + slots_of("b", range(3))
+    assert place.checks() == []
+    (place.input / "one" / "a.tail.arrows").unlink()
+    place.ingest(within="two")
+    for _ in range(2):
+        assert place.slots() == slots_of("a", range(10)) + slots_of("b", range(3))
+        assert place.checks() == [("unreadable", "error", "a-000003.parquet")]
+        place.ingest(within="one")
+    assert not place.has_unseen("one")
+
+
+def test_when_a_folder_cannot_be_read_then_the_rest_is_taken_and_it_is_said(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(place.input, "a", rows(0, 5))
+    record(place.input / "closed", "b", rows(0, 5, site=2))
+    entries = files._entries
+
+    def guarded(system: Any, folder: str) -> list[Any]:
+        if folder.endswith("/closed"):
+            raise PermissionError(13, "Permission denied")
+        return entries(system, folder)
+
+    monkeypatch.setattr(files, "_entries", guarded)
+    place.ingest()
+    assert place.slots() == slots_of("a", range(5))
+    assert place.checks() == [("unreadable", "error", "closed")]
+    monkeypatch.undo()
+    place.ingest()
+    assert place.slots() == slots_of("a", range(5)) + slots_of("b", range(5))
+    assert place.checks() == []
 
 
 def test_when_there_is_nothing_to_read_then_it_says_so(place: Place) -> None:

@@ -8,7 +8,19 @@ from ordering.recording import EventKind, Row
 from pipeline.files import listed, look
 from pipeline.jobs.ingest import _file_row, _span_rows, judge
 from pipeline.quality import Problem, problems
-from tests.pipeline.recordings import CHAIN, SECOND, WALL, record, recording, row, rows
+from tests.pipeline.recordings import (
+    CHAIN,
+    SECOND,
+    WALL,
+    change,
+    operation,
+    record,
+    recorded_schema,
+    recording,
+    row,
+    rows,
+    write_rows,
+)
 
 
 def found(folder: Path) -> list[Problem]:
@@ -43,6 +55,47 @@ def test_when_rows_or_files_are_missing_then_it_is_said_whose(tmp_path: Path) ->
     assert "2 files are missing" in next(
         each.reason for each in found(tmp_path) if each.check == "missing-files"
     )
+
+
+def test_when_operations_or_changes_are_missing_then_it_is_said_as_far_as_it_is_known(tmp_path: Path) -> None:
+    calls = tmp_path / "operations" / "gateway-000001.parquet"
+    told = [operation(1), operation(12) | {"kind": "gap"}, operation(5) | {"kind": "gap"}, operation(9)]
+    write_rows(calls, recorded_schema("operations"), told)
+    changes = tmp_path / "changes" / "a-000001.parquet"
+    write_rows(changes, recorded_schema("changes"), [change(1), change(2) | {"kind": "gap"}])
+    of_changes, of_calls = found(tmp_path)
+    assert of_calls[:6] == ("ingest", "gap", "error", str(calls), str(calls.parent / "gateway"), 17)
+    assert of_calls.reason == "the recorder was behind 2 times and left 17 rows out"
+    assert of_changes[:6] == ("ingest", "gap", "error", str(changes), "1", 0)
+    assert "there are 1 gaps: what changed then is not known" in of_changes.reason
+
+
+def test_when_a_refused_file_is_written_again_and_again_then_its_last_state_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a-000001.parquet"
+    path.write_bytes(b"PAR1")
+    (first,) = judge([look(file) for file in listed(str(tmp_path))], [])
+    later = first._replace(
+        file=first.file._replace(modified_ns=first.file.modified_ns + 1), reason="it is worse now"
+    )
+    known = [_file_row(later, "b1"), _file_row(first, "b2")]
+    for order in (known, known[::-1]):
+        (problem,) = problems(order, [])
+        assert (problem.check, problem.reason) == ("torn", "it is worse now")
+
+
+def test_when_spans_come_in_another_order_then_the_same_file_is_named(tmp_path: Path) -> None:
+    step = [row(ts, wall_ns=WALL + ts * SECOND // 1000 + 3 * SECOND) for ts in range(20, 40)]
+    record(tmp_path, "a", rows(0, 20), step, rows(40, 50, chain=3))
+    judged = judge([look(file) for file in listed(str(tmp_path))], [])
+    spans = [span for each in judged for span in _span_rows(each, "b")]
+    told = {tuple(problems([], list(order))) for order in itertools.permutations(spans)}
+    assert len(told) == 1
+    assert {each.check for each in told.pop()} == {"clock-step", "chains"}
+
+
+def test_when_a_folder_cannot_be_read_then_it_is_an_error() -> None:
+    (problem,) = problems([], [], (), {"below": "the folder cannot be read: Permission denied"})
+    assert problem[1:4] == ("unreadable", "error", "below")
 
 
 def test_when_a_clock_is_set_while_a_replica_runs_then_it_is_said(tmp_path: Path) -> None:
@@ -111,6 +164,38 @@ def test_when_a_file_comes_late_or_has_changed_then_it_is_told_from_new_ones(tmp
     assert late.verdict == "taken"
     assert "came after" in (late.reason or "")
     assert [each.check for each in problems([*known, _file_row(late, "c")], [])] == ["late"]
-    assert judge([third], known) == []  # the same once more
+    (again,) = judge([third], known)
+    assert (again.verdict, again.reason) == ("duplicate", "it was taken before, with the same content")
     (changed,) = judge([third._replace(content="other")], known)
     assert changed.verdict == "changed"
+    told = problems([*known, _file_row(changed, "c")], [])
+    assert [(each.check, each.severity) for each in told if each.file] == [("changed", "error")]
+    later = again._replace(file=again.file._replace(modified_ns=again.file.modified_ns + 1))
+    mended = [*known, _file_row(changed, "c"), _file_row(later, "d")]  # what was taken is there again
+    assert [each.check for each in problems(mended, [])] == ["missing-files"]
+
+
+def test_when_a_closed_file_is_a_duplicate_then_its_tail_is_one_too(tmp_path: Path) -> None:
+    recorder = recording(tmp_path, "b", tail=rows(0, 5))
+    kept = (tmp_path / "b.tail.arrows").read_bytes()
+    recorder.close()
+    (tmp_path / "b.tail.arrows").write_bytes(kept)
+    (tmp_path / "a-000001.parquet").write_bytes((tmp_path / "b-000001.parquet").read_bytes())
+    first, second, tail = (look(file) for file in listed(str(tmp_path)))
+    judged = judge([first, second, tail], [])
+    assert [each.verdict for each in judged] == ["taken", "duplicate", "duplicate"]
+    known = [_file_row(each, "b") for each in judged[:2]]
+    (later,) = judge([tail], known, [first.file.path, second.file.path])
+    assert (later.verdict, later.reason) == ("duplicate", f"its rows are in {second.file.path}")
+
+
+def test_when_a_name_is_used_again_then_its_tail_is_no_duplicate_of_what_is_gone(tmp_path: Path) -> None:
+    record(tmp_path, "a", rows(0, 5), rows(5, 9))
+    known = [_file_row(look(file), "b") for file in listed(str(tmp_path))]
+    for path in tmp_path.glob("*.parquet"):
+        path.unlink()
+    record(tmp_path, "a", tail=rows(0, 3, site=7))
+    (changed,) = judge([look(file) for file in listed(str(tmp_path))], known)
+    assert changed.verdict == "changed"
+    assert "a-000001.parquet was taken before and is gone" in (changed.reason or "")
+    assert [each.severity for each in problems([*known, _file_row(changed, "open")], [])] == ["error"]

@@ -358,6 +358,18 @@ def test_when_there_is_no_place_to_record_then_the_replica_serves_without(tmp_pa
     play(main())
 
 
+def test_when_a_name_is_in_use_then_only_the_recording_ends(tmp_path: Path) -> None:
+    first = Recorder(tmp_path, "one")
+    second = Recording(tmp_path, "one", bytes_max=1 << 30)
+    second.begin(ME, "founder")
+    second.start()
+    second.finish()
+    assert second.error is not None
+    assert "somebody else records as one" in second.error
+    first.close()
+    assert rows_of(tmp_path) == []
+
+
 def test_when_a_row_cannot_be_noted_then_only_the_recording_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
