@@ -215,8 +215,8 @@ def _metrics(tables: Tables) -> Iterator[Part]:
         for who in sorted({row["who"] for row in own if row["who"] is not None}):
             body += folded(f"Replica {who}", _metric_table([row for row in own if row["who"] == who]))
         body += note(
-            "Rates are messages for the seconds that replicas lived, and the most in a window. Percentiles are"
-            " of messages. Of what was not recorded there is no row."
+            "Rates are messages for the seconds that replicas lived, and the most in a window. Percentiles"
+            " are of messages. Of what was not recorded there is no row."
         )
         yield Part(
             "The whole recording" if len(chains) == 1 else f"The whole recording of chain {chain}", body
