@@ -16,7 +16,8 @@
 ===============  =========  =========================================================================
 
 Times are those of the rows: what is said does not depend on when a stream reads them. What lasts is said
-when it begins, and again only after it has ended.
+when it begins, and again only after it has ended. A replica whose clock is behind by more than ``silence_s``
+is called silent once; by how much it is behind is remembered when it tells again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -89,7 +90,8 @@ class Notable(NamedTuple):
 
 
 class Process(msgspec.Struct, kw_only=True):
-    """A site under one boot, as far as it was read."""
+    """A site under one boot, as far as it was read. ``skew_ns``: how far its clock may be behind the newest
+    while it tells; learned when it was taken for silent and told again. ``is_back``: just now."""
 
     recorder: str
     chain: int
@@ -103,6 +105,8 @@ class Process(msgspec.Struct, kw_only=True):
     sample_ns: int = 0
     is_over: bool = False
     is_silent: bool = False
+    is_back: bool = False
+    skew_ns: int = 0
     is_behind: bool = False
     is_surging: bool = False
 
@@ -231,8 +235,9 @@ def _advance(state: State, batch: Sums, alerts: list[Alert], limits: Limits) -> 
         for other in state.processes.values():  # one that came back, from its disk or anew
             if other.site == batch.site and other.boot != batch.boot and other.wall_ns <= batch.wall_ns:
                 other.is_over = True
+                process.skew_ns = max(process.skew_ns, other.skew_ns)  # the clock is the same
     if process.is_silent and batch.wall_ns > process.wall_ns:
-        process.is_silent = False
+        process.is_silent, process.is_back = False, True
         alerts.append(_resumed(process, "tells again"))
     state.rows += batch.rows
     state.newest_ns = max(state.newest_ns, batch.wall_ns)
@@ -323,11 +328,20 @@ def _stalled(state: State, number: int, limits: Limits) -> list[Alert]:
     return [Alert("error", "no-primary", number, None, None, words, key)]
 
 
+def _quiet_ns(process: Process, newest_ns: int) -> int:
+    """For how long it has told nothing. A clock that is behind, and goes on with the others, is no silence;
+    if it is nearer than was thought, that counts from now on."""
+    behind_ns = newest_ns - process.wall_ns
+    process.skew_ns = behind_ns if process.is_back else min(process.skew_ns, behind_ns)
+    process.is_back = False
+    return behind_ns - process.skew_ns
+
+
 def _lasting(state: State, process: Process, limits: Limits) -> list[Alert]:
     if process.is_over or process.chain == 0:
         return []
     others = [each for each in state.processes.values() if each.chain == process.chain]
-    quiet_ns = max(each.wall_ns for each in others) - process.wall_ns
+    quiet_ns = _quiet_ns(process, max(each.wall_ns for each in others))
     if quiet_ns > limits.silence_s * SECOND_NS:
         if process.is_silent:
             return []

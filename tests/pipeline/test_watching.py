@@ -78,6 +78,28 @@ def test_when_a_replica_stops_telling_while_others_go_on_then_it_is_silent_until
     assert told == [[], [], [("silent", 2)], [], [("resumed", 2)]]
 
 
+def test_when_a_clock_is_behind_then_its_replica_is_called_silent_once_and_again_when_it_stops() -> None:
+    told = played(
+        state(),
+        [sums(1, 100, 5), sums(2, 40, 5)],
+        [sums(1, 105, 6), sums(2, 45, 6)],
+        [sums(1, 110, 7), sums(2, 50, 7)],
+        [sums(1, 115, 8)],
+        [sums(1, 123, 9)],
+        [sums(1, 130, 10), sums(2, 70, 10)],
+        [sums(1, 135, 11), sums(2, 135, 11)],  # the clock was set
+        [sums(1, 148, 12)],
+    )
+    silent, resumed = [("silent", 2)], [("resumed", 2)]
+    assert told == [silent, resumed, [], [], silent, resumed, [], silent]
+
+
+def test_when_a_site_whose_clock_is_behind_comes_back_then_that_is_still_known() -> None:
+    now = state()
+    played(now, [sums(1, 100, 5), sums(2, 40, 5)], [sums(1, 105, 6), sums(2, 45, 6)])
+    assert played(now, [sums(1, 110, 7), sums(2, 50, 7, boot=22)]) == [[]]
+
+
 def test_when_a_process_is_over_then_nobody_waits_for_it() -> None:
     now = state()
     take(now, [sums(1, 0, 5), sums(2, 0, 5)], [], LIMITS)
