@@ -183,6 +183,11 @@ def resolved(path: str) -> str:
     return os.path.realpath(name) if is_local else path.rstrip("/")
 
 
+def absolute(path: str) -> str:
+    """The same without following links."""
+    return path if "://" in path else place(path)[1]
+
+
 def files_in(settings: Settings) -> list[File]:
     """Those of the table, each once: of several names of a file the one that is no link."""
     files = [file for file in listed(settings.path) if file.table == settings.table]

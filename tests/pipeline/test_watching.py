@@ -3,7 +3,7 @@
 import msgspec
 
 from pipeline.files import ROW_BITS
-from pipeline.watching import SECOND_NS, Alert, Limits, Notable, State, Sums, take
+from pipeline.watching import SECOND_NS, Alert, Limits, Lost, Notable, State, Sums, take
 
 LIMITS = Limits(silence_s=10, stall_s=5, lag_slots=100, surge_per_s=50)
 CHAIN = 7
@@ -164,6 +164,16 @@ def test_when_a_file_of_a_recorder_is_missing_then_its_processes_have_a_hole() -
     assert (alert.kind, alert.words) == ("gap", "r1: 1 files before number 6 are missing")
     assert now.holes == [(1, 1, 6 << ROW_BITS)]
     assert take(now, [sums(1, 3, 7, files=[6, 7])], [], LIMITS) == []
+
+
+def test_when_a_file_was_passed_over_then_its_name_is_said_once_and_its_processes_have_a_hole() -> None:
+    now = state()
+    take(now, [sums(1, 1, 5, files=[1])], [], LIMITS)
+    lost = Lost("in/r1", 2, 0, "in/r1-000002.parquet: torn")
+    (alert,) = take(now, [sums(1, 2, 6, files=[1, 3])], [], LIMITS, [lost])
+    assert (alert.severity, alert.kind, alert.words) == ("error", "gap", "in/r1-000002.parquet: torn")
+    assert now.holes == [(1, 1, 2 << ROW_BITS)]
+    assert take(now, [sums(1, 3, 7, files=[3, 4])], [], LIMITS) == []
 
 
 def test_when_a_replica_is_behind_then_it_lags_until_it_has_caught_up() -> None:
