@@ -250,7 +250,9 @@ def _mark(file: File) -> int:
             columns = [each for each in _MARKED if each in parquet.schema_arrow.names]
             for batch in parquet.iter_batches(1, columns=columns):
                 return _digest(batch)
-    except pa.ArrowException:
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError):
         pass
     return 0
 
