@@ -32,9 +32,9 @@ missing before, and is passed over.
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.fs
@@ -73,6 +73,7 @@ GOES_ON: Final = "With option failOnDataLoss=false (rsm pipeline stream: --skip-
 _BECOMES: Final = b"becomes"
 _MARKED: Final = ("chain", "site", "boot", "client", "request", "call_ns", "ts", "mono_ns", "wall_ns")
 _KNOWN_MAX: Final = 10_000
+_Told = TypeVar("_Told")
 
 # For each recorder a ``Place``. ``LOST``: of each thing that was passed over on the way its recorder, the
 # number of a file, the first row of it, and words.
@@ -363,7 +364,7 @@ class Extents:
             return tail.mark
         return self._of(recorder, number, _mark)
 
-    def _of(self, recorder: str, number: int, told: Any) -> Any:
+    def _of(self, recorder: str, number: int, told: Callable[[File], _Told]) -> _Told:
         """Of a closed file, which may go at any time."""
         try:
             return told(self._closed[recorder][number])

@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ordering.recording import SCHEMA, Recorder
+from ordering.recording import SCHEMA, Recorder, Row
 from pipeline import source
 from pipeline.errors import BadInput, BadSetting
 from pipeline.files import TABLES, File, listed
@@ -180,17 +180,18 @@ def test_when_a_file_that_was_awaited_is_passed_by_its_successor_then_it_is_lost
 
 def test_when_a_name_is_used_again_then_nothing_of_it_is_taken_for_what_was_read(tmp_path: Path) -> None:
     name, folder = str(tmp_path / "in" / "a"), tmp_path / "in"
-    for before, now in (
-        ({"tail": rows(0, 20)}, {"tail": rows(5, 35)}),
-        ({"files": [rows(0, 9)], "tail": rows(9, 14)}, {"tail": rows(5, 35)}),
-        ({"files": [rows(0, 9)], "tail": rows(9, 14)}, {"files": [rows(5, 25)], "tail": rows(25, 35)}),
-        ({"files": [rows(0, 9)]}, {"files": [rows(5, 25)], "tail": rows(25, 35)}),
-    ):
-        record(folder, "a", *before.get("files", []), tail=before.get("tail"))
+    cases: list[tuple[list[list[Row]], list[Row], list[list[Row]], list[Row]]] = [
+        ([], rows(0, 20), [], rows(5, 35)),
+        ([rows(0, 9)], rows(9, 14), [], rows(5, 35)),
+        ([rows(0, 9)], rows(9, 14), [rows(5, 25)], rows(25, 35)),
+        ([rows(0, 9)], [], [rows(5, 25)], rows(25, 35)),
+    ]
+    for files, tail, files_now, tail_now in cases:
+        record(folder, "a", *files, tail=tail)
         at = latest(folder, {})
         for path in folder.iterdir():
             path.unlink()
-        record(folder, "a", *now.get("files", []), tail=now.get("tail"))
+        record(folder, "a", *files_now, tail=tail_now)
         with pytest.raises(BadInput, match="another recording of the same name"):
             latest(folder, at)
         end = latest(folder, at, fails=False)

@@ -280,7 +280,12 @@ def test_when_a_group_is_idle_then_only_what_it_tells_is_counted(
 
     def spy(name: str) -> None:
         does = getattr(stream.Live, name)
-        monkeypatch.setattr(stream.Live, name, lambda *given: (called.append(name), does(*given))[1])
+
+        def noted(*given: Any) -> Any:
+            called.append(name)
+            return does(*given)
+
+        monkeypatch.setattr(stream.Live, name, noted)
 
     with running(spark, folder, root) as made:
         add(one, *(delivered(ts, 1) for ts in range(5)))
@@ -305,8 +310,8 @@ def test_when_a_group_is_idle_then_only_what_it_tells_is_counted(
 
 
 def sample(after_ns: int) -> Recorded:
-    nothing = dict.fromkeys(("first_ts", "count", "source", "first_seq"))
-    return row(0, event=EventKind.SAMPLE, wall_ns=WALL + after_ns, **nothing | {"detail": "{}"})
+    nothing: dict[str, Any] = dict.fromkeys(("first_ts", "count", "source", "first_seq"))
+    return row(0, event=EventKind.SAMPLE, wall_ns=WALL + after_ns, detail="{}", **nothing)
 
 
 def test_when_a_stream_fails_at_the_last_moment_then_it_has_failed(
