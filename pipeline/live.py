@@ -18,8 +18,10 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from pipeline import tables as at
+from pipeline.audit import by_slot
 from pipeline.audit.recorded import is_final, is_submission
 from pipeline.jobs import lifecycle, metrics
 from pipeline.ranges import part_of
@@ -28,11 +30,24 @@ from pipeline.tables import Table, Tables
 
 SLOTS, NUMBERS, RARE = "slots", "numbers", "rare"
 AT_SLOTS: Final = ("delivered", "held", "applied", "replied", "level")
-NOT_RARE: Final = (*AT_SLOTS, "submitted", "abandoned", "sample")
+NOT_KEPT: Final = ("abandoned", "sample")
+NOT_RARE: Final = (*AT_SLOTS, *NOT_KEPT, "submitted")
 MERGE: Final = 24
 WINDOWS_IN_SPAN: Final = 100
 LATE: Final = "late"
-_COUNTED: Final = ("submitted", "delivered", "replied", "gap")
+PARTS_IN_GROUP: Final = 256
+# Sums of so many parts together, whole behind each micro-batch that added to them.
+SUMS: Final = at.LIVE_SUMS._replace(
+    schema=StructType(
+        [
+            *by_slot.SUMS.fields,
+            StructField("group", LongType(), False),
+            StructField("batch", StringType(), False),
+        ]
+    ),
+    partitions=("group", "batch"),
+)
+COUNTED: Final = ("submitted", "delivered", "replied", "gap")
 
 
 def batch_name(number: int) -> str:
@@ -63,8 +78,7 @@ def laid_out(events: DataFrame, width: int, batch: str) -> DataFrame:
 
 def stored(tables: Tables, table: Table, parts: Iterable[int], *above: str) -> DataFrame:
     """The rows of these parts; those that are not there have none."""
-    there = tables.partitions(table, *above)
-    wanted = sorted({str(part) for part in parts} & there)
+    wanted = sorted({str(part) for part in parts})
     return tables.read_partitions(
         table,
         ((*above, part, batch) for part in wanted for batch in _current(tables, table, *above, part)),
@@ -122,6 +136,39 @@ def standing(names: set[str]) -> set[str]:
     return {name for name in names if not any(is_within(name, other) for other in names)}
 
 
+# -- sums of parts -------------------------------------------------------------------------------
+
+
+def add_sums(tables: Tables, summed: DataFrame, parts: Iterable[int], batch: str) -> None:
+    """Of these parts, in place of what was known of them. What was known before stays as it is, for a
+    micro-batch that is done again; what is older goes."""
+    groups: dict[int, list[int]] = {}
+    for part in parts:
+        groups.setdefault(part // PARTS_IN_GROUP, []).append(part)
+    for group, mine in sorted(groups.items()):
+        before = _whole_sums(tables, str(group), batch, is_before=True)
+        known = tables.read_partitions(SUMS, [(str(group), each) for each in before[-1:]])
+        fields = by_slot.SUMS.fieldNames()
+        rows = known.where(~fn.col("part").isin(mine)).select(*fields)
+        rows = rows.unionByName(summed.where(fn.col("part").isin(mine)).select(*fields))
+        tables.write_partition(SUMS, (str(group), batch), rows.coalesce(1))
+        for old in before[:-1]:
+            tables.drop(SUMS, str(group), old)
+
+
+def sums(tables: Tables, batch: str) -> DataFrame:
+    """Of all parts, as of this micro-batch: a row for each part and process, a file for each group."""
+    newest = {group: _whole_sums(tables, group, batch, is_before=False) for group in tables.partitions(SUMS)}
+    read = tables.read_partitions(SUMS, [(group, there[-1]) for group, there in newest.items() if there])
+    return read.select(*by_slot.SUMS.fieldNames())
+
+
+def _whole_sums(tables: Tables, group: str, batch: str, *, is_before: bool) -> list[str]:
+    there = sorted(tables.partitions(SUMS, group))
+    there = [each for each in there if each < batch or (each == batch and not is_before)]
+    return [each for each in there if tables.is_whole(SUMS, group, each)]
+
+
 # -- windows of time -----------------------------------------------------------------------------
 
 
@@ -135,7 +182,7 @@ def counted(events: DataFrame, width_ns: int, late_before_ns: int, batch: str) -
         fn.array(
             fn.struct(fn.lit("alive").alias("kind"), one.alias("told")),
             fn.when(
-                fn.col("event").isin(*_COUNTED),
+                fn.col("event").isin(*COUNTED),
                 fn.struct(fn.col("event").alias("kind"), messages.alias("told")),
             ),
             fn.when(is_late, fn.struct(fn.lit(LATE).alias("kind"), one.alias("told"))),

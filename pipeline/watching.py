@@ -6,7 +6,7 @@
 ``halted``       error      a replica stopped by itself; ``crashed`` likewise
 ``silent``       error      a replica tells nothing for ``silence_s``, while others of its chain go on
 ``no-primary``   error      messages were submitted, and nobody delivered any for ``stall_s``
-``gap``          error      a recorder left rows out
+``gap``          error      a recorder left rows out, or files were passed over
 ``lag``          warning    a replica's last slot is ``lag_slots`` behind that of the furthest
 ``surge``        warning    a replica sends again, or asks for, ``surge_per_s`` messages a second
 ``view-change``  warning    the first delivery in a new epoch, and for how long nobody had delivered
@@ -16,7 +16,8 @@
 ===============  =========  =========================================================================
 
 Times are those of the rows: what is said does not depend on when a stream reads them. What lasts is said
-when it begins, and again only after it has ended.
+when it begins, and again only after it has ended. A replica whose clock is behind by more than ``silence_s``
+is called silent once; by how much it is behind is remembered when it tells again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -88,8 +89,18 @@ class Notable(NamedTuple):
     detail: str | None
 
 
+class Lost(NamedTuple):
+    """What a stream passed over: from a row of a file on."""
+
+    recorder: str
+    number: int
+    row: int
+    words: str
+
+
 class Process(msgspec.Struct, kw_only=True):
-    """A site under one boot, as far as it was read."""
+    """A site under one boot, as far as it was read. ``skew_ns``: how far its clock may be behind the newest
+    while it tells; learned when it was taken for silent and told again. ``is_back``: just now."""
 
     recorder: str
     chain: int
@@ -103,6 +114,8 @@ class Process(msgspec.Struct, kw_only=True):
     sample_ns: int = 0
     is_over: bool = False
     is_silent: bool = False
+    is_back: bool = False
+    skew_ns: int = 0
     is_behind: bool = False
     is_surging: bool = False
 
@@ -141,13 +154,20 @@ class State(msgspec.Struct, kw_only=True):
         return least
 
 
-def take(state: State, sums: Sequence[Sums], notable: Sequence[Notable], limits: Limits) -> list[Alert]:
+def take(
+    state: State,
+    sums: Sequence[Sums],
+    notable: Sequence[Notable],
+    limits: Limits,
+    lost: Sequence[Lost] = (),
+) -> list[Alert]:
     """Moves the state on by one micro-batch."""
     alerts = [_told(each) for each in notable]
     alerts += _epochs(state, sums)
     for batch in sums:
         _advance(state, batch, alerts, limits)
-    alerts += _missing_files(state, sums)
+    alerts += passed_over(lost)
+    alerts += _missing_files(state, sums, lost)
     _end(state, notable)
     for chain in sorted(state.chains):
         alerts += _stalled(state, chain, limits)
@@ -169,8 +189,8 @@ def _key(recorder: str, site: int, boot: int) -> str:
     return f"{recorder} {site} {boot}"
 
 
-def _is_known(state: State, told: Sums) -> bool:
-    return _key(told.recorder, told.site, told.boot) in state.processes
+def process_of(state: State, told: Sums) -> Process | None:
+    return state.processes.get(_key(told.recorder, told.site, told.boot))
 
 
 def _process(state: State, recorder: str, chain: int, site: int, boot: int) -> Process:
@@ -198,7 +218,7 @@ def _epochs(state: State, sums: Iterable[Sums]) -> list[Alert]:
     for told in sums:
         if told.chain == 0 or told.epoch is None or told.delivered_first_ns is None:
             continue
-        if told.chain in newest and told.epoch <= newest[told.chain] and not _is_known(state, told):
+        if told.chain in newest and told.epoch <= newest[told.chain] and process_of(state, told) is None:
             continue  # it comes back, and delivers again from its disk
         assert told.delivered_last_ns is not None
         epochs = state.chains.setdefault(told.chain, Chain()).epochs
@@ -231,8 +251,9 @@ def _advance(state: State, batch: Sums, alerts: list[Alert], limits: Limits) -> 
         for other in state.processes.values():  # one that came back, from its disk or anew
             if other.site == batch.site and other.boot != batch.boot and other.wall_ns <= batch.wall_ns:
                 other.is_over = True
+                process.skew_ns = max(process.skew_ns, other.skew_ns)  # the clock is the same
     if process.is_silent and batch.wall_ns > process.wall_ns:
-        process.is_silent = False
+        process.is_silent, process.is_back = False, True
         alerts.append(_resumed(process, "tells again"))
     state.rows += batch.rows
     state.newest_ns = max(state.newest_ns, batch.wall_ns)
@@ -251,11 +272,24 @@ def _advance(state: State, batch: Sums, alerts: list[Alert], limits: Limits) -> 
             chain.waiting_ns = batch.submitted_ns or 0
 
 
-def _missing_files(state: State, sums: Iterable[Sums]) -> list[Alert]:
-    """Between others of the same recorder. One whose first file is not there was begun late."""
+def passed_over(lost: Iterable[Lost]) -> list[Alert]:
+    return [
+        Alert("error", "gap", None, None, None, each.words, f"lost {each.recorder} {each.number} {each.row}")
+        for each in lost
+    ]
+
+
+def _missing_files(state: State, sums: Iterable[Sums], lost: Iterable[Lost]) -> list[Alert]:
+    """Between others of the same recorder. One whose first file is not there was begun late. Of what was
+    passed over that was said already."""
     seen: dict[str, set[int]] = {}
     for each in sums:
         seen.setdefault(each.recorder, set()).update(each.files)
+    for passed in lost:
+        told = [each for each in state.processes.values() if each.recorder == passed.recorder]
+        position = (passed.number << ROW_BITS) + passed.row
+        state.holes += [(each.site, each.boot, position) for each in told]
+        seen.setdefault(passed.recorder, set()).add(passed.number)
     alerts = []
     for recorder in sorted(seen):
         last = state.files.get(recorder, min(seen[recorder]) - 1)
@@ -323,11 +357,20 @@ def _stalled(state: State, number: int, limits: Limits) -> list[Alert]:
     return [Alert("error", "no-primary", number, None, None, words, key)]
 
 
+def _quiet_ns(process: Process, newest_ns: int) -> int:
+    """For how long it has told nothing. A clock that is behind, and goes on with the others, is no silence;
+    if it is nearer than was thought, that counts from now on."""
+    behind_ns = newest_ns - process.wall_ns
+    process.skew_ns = behind_ns if process.is_back else min(process.skew_ns, behind_ns)
+    process.is_back = False
+    return behind_ns - process.skew_ns
+
+
 def _lasting(state: State, process: Process, limits: Limits) -> list[Alert]:
     if process.is_over or process.chain == 0:
         return []
     others = [each for each in state.processes.values() if each.chain == process.chain]
-    quiet_ns = max(each.wall_ns for each in others) - process.wall_ns
+    quiet_ns = _quiet_ns(process, max(each.wall_ns for each in others))
     if quiet_ns > limits.silence_s * SECOND_NS:
         if process.is_silent:
             return []

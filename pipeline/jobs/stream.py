@@ -7,6 +7,7 @@ remembered is in tables, so nothing is lost with the process, and every write of
 again.
 """
 
+import json
 import signal
 import sys
 import threading
@@ -18,11 +19,11 @@ from functools import reduce
 from typing import Any, Final
 
 import msgspec
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pipeline import live, watching
+from pipeline import brought, live, watching
 from pipeline import tables as at
 from pipeline.audit import (
     by_slot,
@@ -35,16 +36,16 @@ from pipeline.audit import (
     single_primary,
     verdicts,
 )
+from pipeline.brought import Judged, Touched
 from pipeline.errors import BadInput, BadSetting
-from pipeline.files import ROW_BITS, listed
+from pipeline.files import listed
 from pipeline.jobs import audit, lifecycle
-from pipeline.jobs.metrics import COUNTERS
 from pipeline.live import NUMBERS, RARE, SLOTS
 from pipeline.ranges import part_of
 from pipeline.runs import Outcome, Run, Step
-from pipeline.source import NAME, register
+from pipeline.source import LOST, NAME, absolute, register, resolved
 from pipeline.tables import Tables
-from pipeline.watching import Alert, Limits, Notable, State, Sums
+from pipeline.watching import Alert, Limits, Lost, State, Sums
 
 NEEDS: Final[tuple[str, ...]] = ()
 HELP: Final = """
@@ -59,6 +60,10 @@ if any alert was a violation of a rule.
 OPTIONS: Final[dict[str, tuple[Any, str]]] = {
     "once": (False, "Read what is there, and end."),
     "seconds": (None, "End after so many seconds."),
+    "skip_lost": (
+        False,
+        "Pass over files that are gone or cannot be read, with an alert; else stop.",
+    ),
     "trigger": ("5", "Seconds between two micro-batches, at least."),
     "window_s": ("10", "Seconds in a window of the metrics."),
     "late_s": ("60", "Rows that are older than the newest by more than this, and a window, count as late."),
@@ -82,6 +87,7 @@ _Taking = Callable[[DataFrame, int], None]
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     once: bool
     seconds: float | None
+    skip_lost: bool
     trigger: float
     window_ns: int
     late_ns: int
@@ -105,6 +111,10 @@ def run(spark: SparkSession, tables: Tables, run: Run, step: Step) -> Outcome:
     return stream.outcome()
 
 
+def check(options: dict[str, str]) -> None:
+    settings_of(options)
+
+
 def settings_of(options: dict[str, str]) -> Settings:
     def number(name: str, least: float) -> float:
         text = options.get(name, OPTIONS[name][0])
@@ -119,6 +129,7 @@ def settings_of(options: dict[str, str]) -> Settings:
     return Settings(
         once=options.get("once") == "true",
         seconds=number("seconds", 0) if "seconds" in options else None,
+        skip_lost=options.get("skip_lost") == "true",
         trigger=number("trigger", 0),
         window_ns=round(number("window_s", 0.001) * 1000) * 1_000_000,
         late_ns=round(number("late_s", 0) * watching.SECOND_NS),
@@ -132,6 +143,16 @@ def settings_of(options: dict[str, str]) -> Settings:
             number("surge_per_s", 0),
         ),
     )
+
+
+def inputs_of(folders: Sequence[str]) -> list[str]:
+    """Each folder once, by its one name. None may be inside of another: its rows would be read twice."""
+    found = sorted({resolved(folder) for folder in folders})
+    for inner in found:
+        for outer in found:
+            if inner != outer and inner.startswith(outer.rstrip("/") + "/"):
+                raise BadSetting(f"--input {inner} is inside of {outer}, which is read with all below it")
+    return found
 
 
 @contextmanager
@@ -159,7 +180,7 @@ class Live:
     def __init__(
         self, spark: SparkSession, tables: Tables, inputs: Sequence[str], settings: Settings, step: Step
     ) -> None:
-        self.spark, self.tables, self.inputs = spark, tables, sorted(set(inputs))
+        self.spark, self.tables, self.inputs = spark, tables, inputs_of(inputs)
         self.settings, self.step = settings, step
         self.said: dict[str, int] = {}  # alerts by severity, of this run
         self.rows = 0
@@ -170,7 +191,7 @@ class Live:
         # One for each alert that was ever said.
         self._known = {row.key: row.batch for row in tables.read_or_empty(at.ALERTS).collect()}
         self.state = self._state_before(None)
-        if self.state.inputs != self.inputs:
+        if sorted(map(absolute, self.state.inputs)) != self.inputs:
             raise BadSetting(
                 f"{tables.root}/live is of {', '.join(self.state.inputs)}; take another --output"
             )
@@ -205,6 +226,7 @@ class Live:
             self.spark.readStream.format(NAME)
             .option("table", table)
             .option("maxRowsPerBatch", self.settings.rows_max)
+            .option("failOnDataLoss", str(not self.settings.skip_lost).lower())
             .load(folder)
             for folder in self.inputs
         ]
@@ -218,13 +240,14 @@ class Live:
         """Until it is over, the time is up, or a stream ended."""
         end = None if self.settings.seconds is None else time.monotonic() + self.settings.seconds
         while not over.wait(_LOOK_S):
-            self.check()
             if not any(query.isActive for query in self._queries):
-                return
+                break
             if end is not None and time.monotonic() >= end:
-                return
+                break
+            self.check()
             if not self.settings.once:
                 self._listen()
+        self.check()  # behind all else: what fails at the last moment has failed
 
     def check(self) -> None:
         """Whether a stream has failed."""
@@ -274,28 +297,55 @@ class Live:
 
     def take_events(self, told: DataFrame, number: int) -> None:
         with self._batch("events", number) as batch:
+            settings = self.settings
             told.persist()
             try:
-                sums, touched = self._summed(told)
-                if not sums:
+                sums, touched = brought.summed(told, settings.width, settings.window_ns)
+                lost = self._lost("events", number)
+                if not sums and not lost:
                     return
-                notable = _notable(told)
-                late_before = self.state.newest_ns - self.settings.late_ns if self.state.newest_ns else 0
+                notable = brought.notable(told) if touched.is_notable else []
+                late_before = self.state.newest_ns - settings.late_ns if self.state.newest_ns else 0
                 there = Tables(told.sparkSession, self.tables.root)
-                there.write(at.LIVE_EVENTS, live.laid_out(told, self.settings.width, batch), whole=False)
-                windows = live.counted(told, self.settings.window_ns, late_before, batch)
-                there.write(at.LIVE_WINDOWS, windows, whole=False)
+                if touched.is_kept:
+                    there.write(at.LIVE_EVENTS, live.laid_out(told, settings.width, batch), whole=False)
+                if touched.spans:
+                    windows = live.counted(told, settings.window_ns, late_before, batch)
+                    there.write(at.LIVE_WINDOWS, windows, whole=False)
             finally:
                 told.unpersist()
             self.rows += sum(each.rows for each in sums)
             judged = self._touch(touched)
-            alerts = watching.take(self.state, sums, notable, self.settings.limits)
-            alerts += self._judge(judged)
-            self._measure(judged, batch)
-            for layout, parts in ((SLOTS, judged.slots), (NUMBERS, judged.numbers), (RARE, [0])):
-                live.merge(self.tables, at.LIVE_EVENTS, parts, batch, layout)
+            is_measured = touched.is_counted or self._begins_window(sums)
+            alerts = watching.take(self.state, sums, notable, settings.limits, lost)
+            alerts += self._judge(judged, batch)
+            if is_measured:
+                self._measure(judged, batch)
+            if touched.is_kept:
+                for layout, parts in ((SLOTS, judged.slots), (NUMBERS, judged.numbers), (RARE, [0])):
+                    live.merge(self.tables, at.LIVE_EVENTS, parts, batch, layout)
+            live.merge(self.tables, at.LIVE_WINDOWS, judged.spans, batch)
             self._say(f"events-{batch}", alerts)
             self._remember(number)
+
+    def _begins_window(self, sums: Iterable[Sums]) -> bool:
+        """Whether a process has come to a window in which it had told nothing. Where it only goes on telling
+        how it is, no metric is another."""
+        width_ns = self.settings.window_ns
+        for each in sums:
+            known = watching.process_of(self.state, each)
+            before = None if known is None else known.wall_ns // width_ns
+            if each.chain != 0 and {each.first_wall_ns // width_ns, each.wall_ns // width_ns} != {before}:
+                return True
+        return False
+
+    def _lost(self, stream: str, number: int) -> list[Lost]:
+        """What the source has passed over on the way to this micro-batch: it stands in its offsets."""
+        if not self.settings.skip_lost:
+            return []
+        lines = self.spark.read.text(f"{self.tables.root}/{CHECKPOINTS}/{stream}/offsets/{number}").collect()
+        offsets = [json.loads(line.value) for line in lines if line.value.startswith("{")]
+        return [Lost(*each) for offset in offsets for each in offset.get(LOST, [])]
 
     @contextmanager
     def _batch(self, stream: str, number: int) -> Iterator[str]:
@@ -317,19 +367,7 @@ class Live:
         alerts = ", ".join(f"{count} {name}" for name, count in sorted(self.said.items())) or "none"
         return f"told by all up to slot {slots}; alerts: {alerts}"
 
-    def _summed(self, told: DataFrame) -> tuple[list[Sums], "_Touched"]:
-        """A row for each process and epoch in the micro-batch, and which parts it touches."""
-        rows = told.groupBy("recorder", "chain", "site", "boot", "epoch").agg(
-            *_sums(), *_touched(self.settings.width, self.settings.window_ns)
-        )
-        found = rows.collect()
-        touched = _Touched()
-        for row in found:
-            touched.add(row)
-        sums = [Sums(*row[: len(Sums._fields)]) for row in found]
-        return sorted(sums, key=lambda each: (each.recorder, each.position)), touched
-
-    def _touch(self, touched: "_Touched") -> "_Judged":
+    def _touch(self, touched: Touched) -> Judged:
         """What is to be judged: what has grown, and the part before where somebody has come to a new one:
         what is missing at the end of a part shows only then."""
         slots = set(touched.slots)
@@ -340,19 +378,21 @@ class Live:
                 slots.add(known.slot // width)
         for part in touched.retracted:
             slots |= set(range(part, part + _RETRACTED_REACH + 1))
-        there = self.tables.partitions(at.LIVE_EVENTS, SLOTS)
         numbers = set(touched.numbers)
         if numbers and max(numbers) > self.state.number_part >= 0:
             numbers.add(self.state.number_part)
         self.state.number_part = max([self.state.number_part, *numbers])
-        return _Judged(
-            slots=sorted(part for part in slots if str(part) in there or part in touched.slots),
+        return Judged(
+            slots=sorted(part for part in slots if part in touched.slots or self._is_there(part)),
             numbers=sorted(numbers),
             spans=sorted(touched.spans),
             has_views=touched.has_views,
         )
 
-    def _judge(self, judged: "_Judged") -> list[Alert]:
+    def _is_there(self, part: int) -> bool:
+        return bool(self.tables.partitions(at.LIVE_EVENTS, SLOTS, str(part)))
+
+    def _judge(self, judged: Judged, batch: str) -> list[Alert]:
         if not (judged.slots or judged.numbers or judged.has_views):
             return []  # an idle group tells only how it is
         width, tables = self.settings.width, self.tables
@@ -367,8 +407,8 @@ class Live:
             mine = fn.col("part").isin(judged.slots)
             if judged.slots:
                 placed = by_slot.sums(recorded.placed(rows, width)).where(mine)
-                tables.write(at.LIVE_SUMS, placed, whole=False)
-            summed = tables.read_or_empty(at.LIVE_SUMS)
+                live.add_sums(tables, placed, judged.slots, batch)
+            summed = live.sums(tables, batch)
             spans = by_slot.spans(summed, breaks, width)
             found = {"sums": audit.between_parts(spans)}
             if judged.slots:
@@ -425,7 +465,7 @@ class Live:
         # Bounded: so many of each rule and part.
         return [_violation(row) for row in told.drop("files").orderBy("rule", "first_ts", "words").collect()]
 
-    def _measure(self, judged: "_Judged", batch: str) -> None:
+    def _measure(self, judged: Judged, batch: str) -> None:
         tables, settings = self.tables, self.settings
         if judged.slots:
             new = live.newest_of(tables, SLOTS, judged.slots, batch).where("event = 'delivered'")
@@ -434,14 +474,7 @@ class Live:
             rare = live.events_of(tables, RARE)
             waits = live.waited(new, submitted, rare, settings.width, settings.window_ns, f"{batch}w")
             tables.write(at.LIVE_WINDOWS, waits, whole=False)
-        windows = tables.read_partitions(
-            at.LIVE_WINDOWS,
-            (
-                (str(span), each)
-                for span in judged.spans
-                for each in sorted(tables.partitions(at.LIVE_WINDOWS, str(span)))
-            ),
-        )
+        windows = live.stored(tables, at.LIVE_WINDOWS, judged.spans)
         told = live.measured(windows, settings.window_ns).where(fn.col("span").isin(judged.spans))
         tables.write(at.LIVE_METRICS, told.coalesce(1), whole=False)
 
@@ -462,9 +495,9 @@ class Live:
                 rows.unpersist()
             parts = sorted(row.part for row in touched)
             self.rows += sum(row["count"] for row in touched)
-            if not parts:
-                return
-            self._say(f"operations-{batch}", self._judge_calls(parts))
+            alerts = watching.passed_over(self._lost("operations", number))
+            alerts += self._judge_calls(parts) if parts else []
+            self._say(f"operations-{batch}", alerts)
             live.merge(self.tables, at.LIVE_OPERATIONS, parts, batch)
 
     def _judge_calls(self, parts: list[int]) -> list[Alert]:
@@ -534,96 +567,6 @@ class Live:
         self.tables.write_partition(at.LIVE_STATE, batch, made)
         for old in sorted(each for each in self.tables.partitions(at.LIVE_STATE) if each < batch)[:-1]:
             self.tables.drop(at.LIVE_STATE, old)
-
-
-# -- what a micro-batch has ----------------------------------------------------------------------
-
-
-class _Judged(msgspec.Struct, kw_only=True):
-    """Parts of slots and numbers, and spans of windows."""
-
-    slots: list[int]
-    numbers: list[int]
-    spans: list[int]
-    has_views: bool
-
-
-class _Touched:
-    def __init__(self) -> None:
-        self.slots: set[int] = set()
-        self.numbers: set[int] = set()
-        self.spans: set[int] = set()
-        self.retracted: set[int] = set()
-        self.first_slots: dict[str, int] = {}
-        self.has_views = False
-
-    def add(self, row: Row) -> None:
-        self.slots |= set(row.slot_parts)
-        self.numbers |= set(row.number_parts)
-        self.spans |= set(row.spans)
-        self.retracted |= set(row.retracted_parts)
-        self.has_views |= row.has_views
-        if row.first_slot is not None:
-            key = f"{row.recorder} {row.site} {row.boot}"
-            self.first_slots[key] = min(row.first_slot, self.first_slots.get(key, row.first_slot))
-
-
-def _sums() -> list[Column]:
-    """As ``watching.Sums``, behind its first five."""
-    delivered = fn.expr("event = 'delivered' and chain <> 0")
-    at_slot = fn.expr("event in ('delivered', 'view') and first_ts is not null and chain <> 0")
-    counters = fn.from_json("detail", ", ".join(f"{name} long" for name in COUNTERS))
-    again = fn.when(fn.col("event") == "sample", counters["retransmitted"] + counters["nacks"])
-    wall = fn.col("wall_ns")
-    return [
-        fn.count("*").alias("rows"),
-        fn.max("position").alias("position"),
-        fn.min(wall).alias("first_wall_ns"),
-        fn.max(wall).alias("wall_ns"),
-        fn.max(fn.when(at_slot, _last_slot())).alias("slot"),
-        fn.min(fn.when(delivered, wall)).alias("delivered_first_ns"),
-        fn.max(fn.when(delivered, wall)).alias("delivered_last_ns"),
-        fn.max(fn.when(recorded.is_submission(), wall)).alias("submitted_ns"),
-        fn.max_by(again, fn.when(again.isNotNull(), fn.col("position"))).alias("sample"),
-        fn.max(fn.when(again.isNotNull(), fn.col("mono_ns"))).alias("sample_ns"),
-        fn.collect_set(fn.shiftright("position", ROW_BITS)).alias("files"),
-    ]
-
-
-def _last_slot() -> Column:
-    return fn.col("first_ts") + fn.greatest(fn.coalesce("count", fn.lit(1)), fn.lit(1)) - 1
-
-
-def _touched(width: int, window_ns: int) -> list[Column]:
-    """Which parts of slots and numbers, and spans of windows: few, as a micro-batch has few parts."""
-    in_order = fn.col("event").isin(*live.AT_SLOTS, "view", "restored") & (fn.col("chain") != 0)
-    slots = fn.sequence(part_of(fn.col("first_ts"), width), part_of(_last_slot(), width))
-    last = fn.col("first_seq") + fn.greatest(fn.coalesce("count", fn.lit(1)), fn.lit(1)) - 1
-    numbers = fn.sequence(part_of(fn.col("first_seq"), width), part_of(last, width))
-    span = part_of(fn.col("wall_ns"), window_ns * live.WINDOWS_IN_SPAN)
-
-    def several(condition: Column, parts: Column) -> Column:
-        return fn.array_distinct(fn.flatten(fn.collect_set(fn.when(condition, parts))))
-
-    return [
-        several(in_order & fn.col("first_ts").isNotNull(), slots).alias("slot_parts"),
-        several(fn.expr("event in ('delivered', 'submitted') and first_seq is not null"), numbers).alias(
-            "number_parts"
-        ),
-        fn.collect_set(fn.when(fn.col("chain") != 0, span)).alias("spans"),
-        fn.collect_set(fn.when(fn.col("event") == "retracted", part_of(fn.col("first_ts"), width))).alias(
-            "retracted_parts"
-        ),
-        fn.bool_or(fn.expr("event = 'view'")).alias("has_views"),
-        fn.min(fn.when(in_order, fn.col("first_ts"))).alias("first_slot"),
-    ]
-
-
-def _notable(told: DataFrame) -> list[Notable]:
-    """What happened to processes and recorders: rare."""
-    rows = told.where(fn.col("event").isin(*watching.TOLD)).withColumnRenamed("count", "rows")
-    found = rows.select(*Notable._fields).collect()
-    return sorted((Notable(*row) for row in found), key=lambda each: (each.wall_ns, each.position))
 
 
 def _violation(row: Row) -> Alert:

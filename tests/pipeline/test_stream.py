@@ -26,7 +26,7 @@ from pipeline.source import register
 from pipeline.tables import Tables
 from tests.pipeline.audit_cases import BROKEN, FILE, SOUND, WIDTH, Made
 from tests.pipeline.bronze import Row
-from tests.pipeline.recordings import SECOND, WALL, recorded_schema, row, write_rows
+from tests.pipeline.recordings import SECOND, WALL, operation, recorded_schema, row, write_rows
 
 FIRST_CHAIN = 1_000
 MISSING_FILE = "a file is missing"
@@ -245,6 +245,116 @@ def stopped_by_a_signal(spark: SparkSession, folder: Path, root: Path) -> Outcom
     return outcome
 
 
+def test_when_a_file_cannot_be_read_then_the_stream_stops_and_names_it_or_passes_over_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder, root = tmp_path / "in", tmp_path / "out"
+    one, two = Recorder(folder, "one"), Recorder(folder, "two")
+    for first in (0, 10, 20):
+        add(one, *(delivered(ts, 1) for ts in range(first, first + 10)))
+        bad = one.rotate()
+        if first == 10:
+            assert bad is not None
+            bad.write_bytes(bad.read_bytes()[:-8])
+    add(two, *(delivered(ts, 2) for ts in range(30)))
+    write_rows(folder / "operations" / "c-000001.parquet", recorded_schema("operations"), [operation(1)])
+    (folder / "operations" / "c-000001.parquet").write_bytes(b"PAR1")
+    with pytest.raises(StreamingQueryException, match=r"one-000002\.parquet.*--skip-lost|c-000001\.parquet"):
+        read_once(spark, folder, root)
+    done = read_once(spark, folder, root, skip_lost="true")
+    assert done.state.rows == 50
+    said = [(each.severity, each.kind, each.words) for each in alerts(spark, root)]
+    assert [(severity, kind) for severity, kind, _ in said] == [("error", "gap")] * 2
+    assert ["c-000001.parquet" in said[1][2], "one-000002.parquet" in said[0][2]] == [True, True]
+    two.abandon()
+
+
+def test_when_a_group_is_idle_then_only_what_it_tells_is_counted(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "MERGE", 3)
+    folder, root = tmp_path / "in", tmp_path / "out"
+    one = Recorder(folder, "one")
+    tables = Tables(spark, str(root))
+    called: list[str] = []
+
+    def spy(name: str) -> None:
+        does = getattr(stream.Live, name)
+
+        def noted(*given: Any) -> Any:
+            called.append(name)
+            return does(*given)
+
+        monkeypatch.setattr(stream.Live, name, noted)
+
+    with running(spark, folder, root) as made:
+        add(one, *(delivered(ts, 1) for ts in range(5)))
+        made.settle()
+        for name in ("_measure", "_decide", "_follow_up"):
+            spy(name)
+        for at_ms in range(5):
+            add(one, sample(4 * SECOND + at_ms))
+            made.settle()
+        assert (called, made.state.rows) == ([], 10)
+        pieces = [tables.partitions(at.LIVE_WINDOWS, span) for span in tables.partitions(at.LIVE_WINDOWS)]
+        assert max(map(len, pieces)) <= live.MERGE + 1
+        assert len(tables.partitions(at.LIVE_EVENTS, live.SLOTS, "0")) == 1
+        add(one, sample(14 * SECOND))  # another window
+        made.settle()
+    assert called == ["_measure"]
+    rates = (
+        tables.read(at.LIVE_METRICS).where("metric = 'delivered' and site = 1").orderBy("window").collect()
+    )
+    assert [each.value for each in rates] == [0.5, 0.0]
+    one.abandon()
+
+
+def sample(after_ns: int) -> Recorded:
+    nothing: dict[str, Any] = dict.fromkeys(("first_ts", "count", "source", "first_seq"))
+    return row(0, event=EventKind.SAMPLE, wall_ns=WALL + after_ns, detail="{}", **nothing)
+
+
+def test_when_a_stream_fails_at_the_last_moment_then_it_has_failed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    class Failing:
+        """Fails when it is asked whether it is at work."""
+
+        failed: Exception | None = None
+
+        @property
+        def isActive(self) -> bool:  # noqa: N802 (Spark's name)
+            self.failed = RuntimeError("just now")
+            return False
+
+        def exception(self) -> Exception | None:
+            return self.failed
+
+    made = stream.Live(spark, Tables(spark, str(tmp_path)), [str(tmp_path)], settings(), lambda _: None)
+    made._queries = [Failing()]  # type: ignore[list-item]
+    with pytest.raises(RuntimeError, match="just now"):
+        made.follow(threading.Event())
+    over = threading.Event()
+    over.set()
+    with pytest.raises(RuntimeError, match="just now"):
+        made.follow(over)
+
+
+def test_when_inputs_overlap_then_rows_are_not_read_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rec" / "sub").mkdir(parents=True)
+    (tmp_path / "latest").symlink_to("rec/sub")
+    (tmp_path / "recent").mkdir()
+    monkeypatch.chdir(tmp_path)
+    whole = str(tmp_path / "rec")
+    assert stream.inputs_of(["rec", "./rec", whole, f"file://{whole}"]) == [whole]
+    assert stream.inputs_of(["rec", "recent"]) == [whole, f"{whole}ent"]
+    for inner in ("rec/sub", "latest"):
+        with pytest.raises(BadSetting, match=f"{whole}/sub is inside of {whole}"):
+            stream.inputs_of(["rec", inner])
+
+
 # -- pieces ----------------------------------------------------------------------------------------
 
 
@@ -268,9 +378,31 @@ def test_when_a_part_is_in_many_pieces_then_they_become_one_and_no_row_is_twice(
     assert sorted(each.request for each in found) == list(range(5))
 
 
+def test_when_sums_grow_then_a_group_is_one_folder_and_what_was_before_can_be_done_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "PARTS_IN_GROUP", 4)
+    tables = Tables(spark, str(tmp_path))
+    none = dict.fromkeys(by_slot.SUMS.fieldNames())
+
+    def grow(number: int, last: int, *parts: int) -> set[tuple[int, int]]:
+        told = [none | {"chain": 1, "site": 1, "boot": 1, "part": part, "last_view": last} for part in parts]
+        made = spark.createDataFrame([tuple(each.values()) for each in told], by_slot.SUMS)
+        live.add_sums(tables, made, parts, live.batch_name(number))
+        return {(each.part, each.last_view) for each in live.sums(tables, live.batch_name(number)).collect()}
+
+    assert grow(0, 10, 0, 1) == {(0, 10), (1, 10)}
+    assert grow(1, 11, 1, 2) == {(0, 10), (1, 11), (2, 11)}
+    grow(2, 12, 2, 5)
+    assert grow(2, 13, 2, 5) == {(0, 10), (1, 11), (2, 13), (5, 13)}  # done again
+    assert tables.partitions(live.SUMS) == {"0", "1"}
+    assert tables.partitions(live.SUMS, "0") == {live.batch_name(1), live.batch_name(2)}
+
+
 def test_when_what_was_put_together_is_still_there_then_it_is_passed_over() -> None:
     assert live.standing({"1-3", "2", "3", "4", "1-1"}) == {"1-3", "4"}
     assert live.standing({"1-3", "1-5", "6"}) == {"1-5", "6"}
+    assert live.standing({"1-4w", "4", "4w", "5", "5w"}) == {"1-4w", "5", "5w"}
 
 
 def test_when_an_option_makes_no_sense_then_it_is_said(spark: SparkSession, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import msgspec
 
 from pipeline.files import ROW_BITS
-from pipeline.watching import SECOND_NS, Alert, Limits, Notable, State, Sums, take
+from pipeline.watching import SECOND_NS, Alert, Limits, Lost, Notable, State, Sums, take
 
 LIMITS = Limits(silence_s=10, stall_s=5, lag_slots=100, surge_per_s=50)
 CHAIN = 7
@@ -78,6 +78,28 @@ def test_when_a_replica_stops_telling_while_others_go_on_then_it_is_silent_until
     assert told == [[], [], [("silent", 2)], [], [("resumed", 2)]]
 
 
+def test_when_a_clock_is_behind_then_its_replica_is_called_silent_once_and_again_when_it_stops() -> None:
+    told = played(
+        state(),
+        [sums(1, 100, 5), sums(2, 40, 5)],
+        [sums(1, 105, 6), sums(2, 45, 6)],
+        [sums(1, 110, 7), sums(2, 50, 7)],
+        [sums(1, 115, 8)],
+        [sums(1, 123, 9)],
+        [sums(1, 130, 10), sums(2, 70, 10)],
+        [sums(1, 135, 11), sums(2, 135, 11)],  # the clock was set
+        [sums(1, 148, 12)],
+    )
+    silent, resumed = [("silent", 2)], [("resumed", 2)]
+    assert told == [silent, resumed, [], [], silent, resumed, [], silent]
+
+
+def test_when_a_site_whose_clock_is_behind_comes_back_then_that_is_still_known() -> None:
+    now = state()
+    played(now, [sums(1, 100, 5), sums(2, 40, 5)], [sums(1, 105, 6), sums(2, 45, 6)])
+    assert played(now, [sums(1, 110, 7), sums(2, 50, 7, boot=22)]) == [[]]
+
+
 def test_when_a_process_is_over_then_nobody_waits_for_it() -> None:
     now = state()
     take(now, [sums(1, 0, 5), sums(2, 0, 5)], [], LIMITS)
@@ -142,6 +164,16 @@ def test_when_a_file_of_a_recorder_is_missing_then_its_processes_have_a_hole() -
     assert (alert.kind, alert.words) == ("gap", "r1: 1 files before number 6 are missing")
     assert now.holes == [(1, 1, 6 << ROW_BITS)]
     assert take(now, [sums(1, 3, 7, files=[6, 7])], [], LIMITS) == []
+
+
+def test_when_a_file_was_passed_over_then_its_name_is_said_once_and_its_processes_have_a_hole() -> None:
+    now = state()
+    take(now, [sums(1, 1, 5, files=[1])], [], LIMITS)
+    lost = Lost("in/r1", 2, 0, "in/r1-000002.parquet: torn")
+    (alert,) = take(now, [sums(1, 2, 6, files=[1, 3])], [], LIMITS, [lost])
+    assert (alert.severity, alert.kind, alert.words) == ("error", "gap", "in/r1-000002.parquet: torn")
+    assert now.holes == [(1, 1, 2 << ROW_BITS)]
+    assert take(now, [sums(1, 3, 7, files=[3, 4])], [], LIMITS) == []
 
 
 def test_when_a_replica_is_behind_then_it_lags_until_it_has_caught_up() -> None:
