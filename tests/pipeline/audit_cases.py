@@ -369,6 +369,13 @@ def _another_clock(made: Made) -> None:
     made.operations[-1] |= {"call_ns": 1, "return_ns": 2, "clock": "another"}
 
 
+# These look broken wherever somebody does not know of which files the rows are.
+BY_FILE = (
+    "a file is missing",
+    "a file is missing where files were moved",
+    "a file is missing, and who lacks was paused",
+    "copied while it grew",
+)
 SOUND: dict[str, Case] = {
     "clean": lambda made: None,
     "rows are missing": _rows_are_missing,

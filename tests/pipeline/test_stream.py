@@ -24,7 +24,7 @@ from pipeline.jobs import audit, stream
 from pipeline.runs import Outcome, Run
 from pipeline.source import register
 from pipeline.tables import Tables
-from tests.pipeline.audit_cases import BROKEN, FILE, SOUND, WIDTH, Made
+from tests.pipeline.audit_cases import BROKEN, BY_FILE, FILE, SOUND, WIDTH, Made
 from tests.pipeline.bronze import Row
 from tests.pipeline.recordings import SECOND, WALL, operation, recorded_schema, row, write_rows
 
@@ -147,7 +147,7 @@ def test_when_rows_come_in_pieces_then_the_verdicts_are_those_of_the_whole(
     made = {name: Made(FIRST_CHAIN + number) for number, (name, _) in enumerate(cases)}
     for name, strike in cases:
         strike(made[name])
-    chains = [each for name, each in made.items() if name != MISSING_FILE]
+    chains = [each for name, each in made.items() if name not in BY_FILE]
     write_half(folder, chains, second=False)
     write_calls(folder, chains, 1, slice(None, 6))
     read_once(spark, folder, root)
