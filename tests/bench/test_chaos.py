@@ -308,7 +308,7 @@ def played(plan: Plan, problems: list[str] | None = None) -> Played:
 def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Script]]:
     """Rounds, each as it says."""
     steps: list[Script] = []
-    monkeypatch.setattr(rounds, "play", lambda plan, _: steps.pop(0)(plan))
+    monkeypatch.setattr(rounds, "play", lambda plan, *_: steps.pop(0)(plan))
     yield steps
     assert not steps
 

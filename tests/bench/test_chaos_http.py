@@ -555,7 +555,8 @@ def test_when_the_command_is_told_http_then_its_rounds_and_its_report_are(
 ) -> None:
     plans: list[Plan] = []
 
-    def pretend(plan: Plan, _: Path) -> Played:
+    def pretend(plan: Plan, _: Path, recordings: Path | None) -> Played:
+        assert recordings == Path("recorded")
         plans.append(plan)
         kills = {role.value: 1 for role in Role} | {GATEWAY: 1}
         return Played(
@@ -569,7 +570,7 @@ def test_when_the_command_is_told_http_then_its_rounds_and_its_report_are(
 
     monkeypatch.setattr(rounds, "play", pretend)
     monkeypatch.chdir(tmp_path)
-    words = ["chaos", "--http", "--kills", "1", "--pauses", "1", "--restarts", "0"]
+    words = ["chaos", "--http", "--kills", "1", "--pauses", "1", "--restarts", "0", "--record", "recorded"]
     done = CliRunner(env={"COLUMNS": "200"}).invoke(app, words)
     assert done.exit_code == 1
     assert [plan.http for plan in plans] == [True]
