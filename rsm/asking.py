@@ -10,8 +10,8 @@
 
 Each is MessagePack behind its length, over a connection of the bulk channel that is kept while it is used,
 with many questions under way at a time. A question has a name and says how long its asker waits. If the
-connection breaks a question is asked once more, over another: handlers must stand that, and should change
-nothing. Who asks itself does so without a network.
+connection breaks a question is asked once more, over another, unless it is to be asked ``once``: handlers
+must stand that, and should change nothing. Who asks itself does so without a network.
 
 *Bounds.* So many connections and questions at a time, each question and answer of so many bytes, for so long.
 A replica does not read from who does not read its answers, and refuses what it cannot keep until they are.
@@ -361,7 +361,9 @@ class Asker:
         self._channels: dict[str, _Channel] = {}
         self._is_closed = False
 
-    async def ask(self, address: str, name: str, question: bytes, timeout: float) -> bytes:
+    async def ask(
+        self, address: str, name: str, question: bytes, timeout: float, *, once: bool = False
+    ) -> bytes:
         if len(question) > BYTES_MAX:
             raise AskRefused(f"{name}: the question has {len(question)} bytes, more than {BYTES_MAX}")
         own_address, answers = self._own() if self._own is not None else ("", None)
@@ -369,7 +371,7 @@ class Asker:
             if answers is not None and address == own_address:
                 said = await answers.answer(Question(0, name, question, int(timeout * 1000)))
             else:
-                said = await self._ask(address, name, question, timeout)
+                said = await self._ask(address, name, question, timeout, once=once)
         except TimeoutError:
             raise NotAnswered(f"{name}: {address} has not answered within {timeout:g} s") from None
         match said:
@@ -382,14 +384,14 @@ class Asker:
             case Failed(_, _, words):
                 raise AskRefused(f"{name}: {address}: {words}")
 
-    async def _ask(self, address: str, name: str, question: bytes, timeout: float) -> Said:
+    async def _ask(self, address: str, name: str, question: bytes, timeout: float, *, once: bool) -> Said:
         until = asyncio.get_running_loop().time() + timeout
         for is_last in (False, True):
             try:
                 left = until - asyncio.get_running_loop().time()
                 return await self._channel(address).ask(name, question, left)
             except _Broken as broken:
-                if is_last or not broken.was_up or self._is_closed:
+                if is_last or once or not broken.was_up or self._is_closed:
                     raise Unreachable(f"{name}: {broken}") from None
         raise AssertionError
 
@@ -426,10 +428,12 @@ class Asking(ABC):
     @abstractmethod
     def peer(self, address: str) -> Peer: ...
 
-    async def ask(self, address: str, name: str, question: bytes, timeout: float) -> bytes:
+    async def ask(
+        self, address: str, name: str, question: bytes, timeout: float, *, once: bool = False
+    ) -> bytes:
         """What the application beside the replica at ``address`` answers, in ``timeout`` seconds; or an
-        ``AskError``."""
-        return await self.asker.ask(address, name, question, timeout)
+        ``AskError``. ``once``: not again if the connection breaks."""
+        return await self.asker.ask(address, name, question, timeout, once=once)
 
 
 class Answering(Asking):

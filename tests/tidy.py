@@ -19,6 +19,7 @@ SHELL = (
     "apps/actions/handles.py",
     "apps/actions/initiator.py",
     "apps/actions/manager.py",
+    "apps/actions/offers.py",
     "apps/actions/outcomes.py",
     "apps/actions/sql.py",
     "ordering/caller_driver.py",

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import NoReturn
 
-from apps.actions.records import OPERATION_BYTES, Limits, size_of
-from apps.actions.types import NewAction, Operation
+from apps.actions.records import EARLY, OPERATION_BYTES, Limits, size_of
+from apps.actions.types import EarlyVote, NewAction, Operation
 from rsm.errors import Rejected
 
 
@@ -31,6 +31,15 @@ def check_action(action: NewAction, limits: Limits) -> None:
         check_text("depends", each, limits)
         if each == action.id:
             refuse("depends", id=each, why="an action does not depend on itself")
+
+
+def check_early(action: NewAction, unit: str, votes: tuple[EarlyVote, ...], limits: Limits) -> None:
+    """``unit``: a name that no slot gives, whatever the action's id is."""
+    if not unit.startswith(f"{action.id}@{EARLY}") or len(unit) > len(action.id) + limits.text_max:
+        refuse("unit", name=unit[: limits.text_max], begins=f"{action.id}@{EARLY}")
+    sites = dict.fromkeys(operation.site for operation in action.operations)
+    if len({vote.site for vote in votes}) < len(votes) or any(vote.site not in sites for vote in votes):
+        refuse("votes", sites=[vote.site for vote in votes][: len(sites)], of=list(sites))
 
 
 def check_operations(operations: Iterable[Operation], limits: Limits) -> int:

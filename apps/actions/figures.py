@@ -29,13 +29,13 @@ class Counts(msgspec.Struct):
         else:
             self.no += 1
 
-    def note_decision(self, state: State, ns: int) -> None:
-        """``ns`` of the group's time, from the request on; of one that was not requested, 0."""
+    def note_decision(self, state: State, ns: int | None) -> None:
+        """``ns`` of the group's time, from the request on; None if it was not requested."""
         if state is State.COMMITTED:
             self.committed += 1
         else:
             self.aborted += 1
-        if ns > 0:
+        if ns is not None:
             self.took[min(ns.bit_length(), BUCKETS - 1)] += 1
             self.took_ns += ns
 

@@ -16,14 +16,21 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Sequence
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 from apps.actions.errors import ActionAborted, ActionMisused
 from apps.actions.operations import BoundOperation, seen_of
 from apps.actions.outcomes import Outcomes, is_decided
-from apps.actions.types import Action, NewAction, Operation, State
+from apps.actions.types import Action, EarlyVote, NewAction, Operation, State
 
 R = TypeVar("R")
+
+
+class Early(NamedTuple):
+    """What sites have voted before an action is requested; and on what, by its name."""
+
+    unit: str
+    votes: tuple[EarlyVote, ...]
 
 
 class Backend(Protocol):
@@ -32,7 +39,9 @@ class Backend(Protocol):
     name: str
     outcomes: Outcomes
 
-    async def request(self, action: NewAction) -> Action: ...
+    async def request(self, action: NewAction, early: "Early | None" = None) -> Action: ...
+
+    async def offer(self, action: NewAction) -> "Early | None": ...
 
     async def attempt(self, site: str, operations: Sequence[Operation], timeout: float) -> bytes: ...
 
@@ -197,9 +206,10 @@ class ActionHandle(_Scope):
         action = NewAction(
             self.id, self.operations, tuple(self._depends), max(int(self._timeout * 1000), 1), self._by.name
         )
+        early = await self._offered(action)
         with self._by.outcomes.watch(self.id) as watch:
             # To cancel who waits is not to cancel this: only its answer tells whose the id is.
-            requesting = asyncio.ensure_future(self._by.request(action))
+            requesting = asyncio.ensure_future(self._by.request(action, early))
             try:
                 self.record = await asyncio.shield(requesting)
                 watch.tell(self.record)
@@ -210,6 +220,16 @@ class ActionHandle(_Scope):
         if self.record.state is State.ABORTED:
             raise ActionAborted(self.id, self.record.reason, self.record.votes)
         await self._by.applied_here(self.record)
+
+    async def _offered(self, action: NewAction) -> Early | None:
+        """Nothing is ordered by that, so who is cancelled here has aborted it."""
+        if action.depends:
+            return None
+        try:
+            return await self._by.offer(action)
+        except asyncio.CancelledError:
+            self._ended = State.ABORTED
+            raise
 
     async def finished(self) -> None:
         """Returns when all sites have applied it; ``ActionAborted`` if none will."""

@@ -18,6 +18,7 @@ from typing import Any, Final, Self, TypeAlias
 import msgspec
 
 from apps.actions.errors import (
+    ActionError,
     ActionUnknown,
     OperationFailed,
     RequestRefused,
@@ -25,9 +26,10 @@ from apps.actions.errors import (
     SiteUnavailable,
     SiteUnknown,
 )
-from apps.actions.handles import ActionHandle
+from apps.actions.handles import ActionHandle, Early
 from apps.actions.outcomes import Outcomes, Through, is_decided, is_finished
-from apps.actions.types import TIMEOUT_MS, Action, NewAction, Operation
+from apps.actions.records import EARLY
+from apps.actions.types import TIMEOUT_MS, Action, EarlyVote, NewAction, Offer, Operation
 from ordering.errors import OrderingError
 from rsm.errors import AskError, AskRefused, Rejected, RsmError, Unreachable
 from rsm.logs import logger
@@ -35,6 +37,7 @@ from rsm.proxy import Consistency
 
 log = logger(__name__)
 
+OFFER_SECONDS: Final = 0.5  # until a request does without early votes
 _TIMEOUT: Final = TIMEOUT_MS / 1000
 
 
@@ -68,15 +71,22 @@ def question_name(site: str) -> str:
     return f"actions/{site}"
 
 
+def offer_question(site: str) -> str:
+    """Under which a site prepares what will be requested, and votes."""
+    return f"actions.offer/{site}"
+
+
 class Initiator:
     """Has actions carried out by way of a replica or a client of the ledger's group."""
 
-    def __init__(self, through: Through, *, name: str = "") -> None:
-        """``name``: a word for people, in the ledger and in the ids that are made up."""
+    def __init__(self, through: Through, *, name: str = "", offers: bool = True) -> None:
+        """``name``: a word for people, in the ledger and in the ids that are made up. ``offers``: sites are
+        asked for their votes before a request is ordered, and it is ordered with them."""
         self.name = name or f"client-{secrets.token_hex(4)}"
         self.through = through
         self.ledger = through.proxy
         self.outcomes = Outcomes(through)
+        self._offers = offers
         self._addresses: dict[str, str] = {}
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
@@ -109,11 +119,38 @@ class Initiator:
 
     # -- for handles -----------------------------------------------------------------------------
 
-    async def request(self, action: NewAction) -> Action:
+    async def request(self, action: NewAction, early: Early | None = None) -> Action:
         try:
-            return await self.ledger.request(action)
+            if early is None:
+                return await self.ledger.request(action)
+            return await self.ledger.request_voted(action, early.unit, early.votes)
         except Rejected as refusal:
             raise RequestRefused(action.id, refusal.message, refusal.detail) from None
+
+    async def offer(self, action: NewAction) -> Early | None:
+        """Have all sites of an action prepare it and vote before it is requested. None: not all of them have,
+        and none has refused; they are asked again in their turn, when the request is ordered."""
+        if not self._offers:
+            return None
+        parts: dict[str, list[Operation]] = {}
+        for each in action.operations:
+            parts.setdefault(each.site, []).append(each)
+        unit = f"{action.id}@{EARLY}{secrets.token_hex(8)}"
+        offers = (self._offer(site, Offer(unit, tuple(own))) for site, own in parts.items())
+        votes = tuple(vote for vote in await asyncio.gather(*offers) if vote is not None)
+        if len(votes) == len(parts) or not all(vote.yes for vote in votes):
+            return Early(unit, votes)
+        return None
+
+    async def _offer(self, site: str, offer: Offer) -> EarlyVote | None:
+        question = msgspec.msgpack.encode(offer)
+        try:
+            # Two processes of one name, which have one database, must not have the same offer.
+            answer = await self.ask(site, offer_question(site), question, OFFER_SECONDS, once=True)
+        except (ActionError, RsmError, OrderingError, OSError) as error:
+            log.debug("a site does not vote early", site=site, unit=offer.unit, why=str(error))
+            return None
+        return msgspec.msgpack.decode(answer, type=EarlyVote | None)
 
     def give_up(self, requesting: "asyncio.Future[Action]", reason: str) -> None:
         """Ask for an abort of what is requested; nobody waits for the answer. An action of the same id that
@@ -155,16 +192,19 @@ class Initiator:
             case AttemptChanged(message):
                 raise ResultChanged(message)
 
-    async def ask(self, site: str, name: str, question: bytes, timeout: float) -> bytes:
-        """What a site answers, where it was last; if it is not there, where it is now. ``SiteUnavailable``:
-        it is not there, or has no answer."""
+    async def ask(
+        self, site: str, name: str, question: bytes, timeout: float, *, once: bool = False
+    ) -> bytes:
+        """What a site answers, where it was last; if it is not there, where it is now, and that too if it may
+        have got the question, unless it is to be asked ``once``. ``SiteUnavailable``: it is not there, or has
+        no answer."""
         known = self._addresses.pop(site, None)
         for address in (known, None):
             asked = address or await self._address(site)
             try:
-                answer = await self.through.ask(asked, name, question, timeout)
+                answer = await self.through.ask(asked, name, question, timeout, once=once)
             except (Unreachable, AskRefused) as error:
-                if address is None:
+                if address is None or (once and isinstance(error, Unreachable)):
                     raise SiteUnavailable(f"{site}: {error}") from None
             except AskError as error:
                 raise SiteUnavailable(f"{site}: {error}") from None

@@ -1,39 +1,37 @@
 """What does the order say? Requests, votes, decisions (``docs/actions.md``)."""
 
 from collections import deque
-from collections.abc import Iterator
 from itertools import islice
-from typing import Any, ClassVar, Final
-
-from sortedcontainers import SortedDict, SortedList
 
 from apps.actions import records
-from apps.actions.checking import check_action, check_operations, check_text, refuse, were_added
-from apps.actions.figures import Counts, of_ledger
-from apps.actions.records import Entry, Limits, Part, Seat, Unit
+from apps.actions.book import Book
+from apps.actions.checking import (
+    check_action,
+    check_early,
+    check_operations,
+    check_text,
+    refuse,
+    were_added,
+)
+from apps.actions.figures import Counts
+from apps.actions.records import Asked, Entry, Part, Seat, Unit
 from apps.actions.types import (
     Action,
-    Duty,
+    EarlyVote,
     Finish,
     NewAction,
     Operation,
     Registered,
     SiteState,
     State,
-    Task,
     Vote,
 )
 from apps.actions.units import Parked, Queue
 from rsm.errors import Rejected
-from rsm.feeds import Feed
-from rsm.figures import Figure
-from rsm.state_machine import GroupView, StateMachine, command, query
-
-LISTED_MAX: Final = 1_000
-PAGE_BYTES: Final = 1 << 20
+from rsm.state_machine import GroupView, command
 
 
-class ActionLedger(StateMachine):
+class ActionLedger(Book):
     """Actions at several sites, each committed at all of them or at none.
 
     Refusals: ``exists``, ``unknown``, ``decided``, ``away`` (a site is not in the ring, or its registration
@@ -41,36 +39,7 @@ class ActionLedger(StateMachine):
     ``changed`` (others have added), ``full``, ``bad_request``.
     """
 
-    state_types = (Entry, Part, Unit, Seat, Queue, Parked, Vote, Finish, Operation, State, Counts)
-    limits: ClassVar[Limits] = Limits()
-
-    def __init__(self) -> None:
-        self._chain = 0
-        self._ring: dict[int, str] = {}  # boots
-        self._entries: Any = SortedDict()  # by id
-        self._by_state: dict[State, Any] = {state: SortedList() for state in State}
-        self._units: dict[str, Unit] = {}
-        self._placed: dict[int, str] = {}  # undecided units by their places
-        self._last_place = 0
-        self._seats: dict[str, Seat] = {}
-        self._queues: dict[str, Queue] = {}
-        self._parked = Parked()
-        self._deadlines: Any = SortedList()  # (deadline_ns, id) of what is undecided
-        self._changes: Any = SortedDict()  # the last one of each action
-        self._last_change = 0
-        self._undecided = 0
-        self._bytes = 0  # of what is not over
-        self._over: deque[str] = deque()  # the oldest first
-        self._over_bytes = 0
-        # What follows from what was decided, and is done in steps of a bounded size.
-        self._doomed: deque[tuple[str, str]] = deque()
-        self._telling: deque[tuple[str, State, deque[str]]] = deque()  # a decided unit, and who depends on it
-        self._released: deque[tuple[str, int]] = deque()  # a site, and the place to look from
-        self._resume_ns = 0
-        self._counts = Counts()
-
-    def figures(self) -> Iterator[Figure]:
-        return of_ledger(self._by_state, self._seats, self._counts, self._bytes)
+    state_types = (Entry, Part, Unit, Seat, Queue, Parked, Vote, Finish, Operation, State, Counts, Asked)
 
     # -- sites -----------------------------------------------------------------------------------
 
@@ -147,10 +116,6 @@ class ActionLedger(StateMachine):
             del self._seats[site], self._queues[site]
         return state
 
-    @query
-    def sites(self) -> list[SiteState]:
-        return [self._seats[name].shown(self.context.view) for name in sorted(self._seats)]
-
     # -- requests --------------------------------------------------------------------------------
 
     @command
@@ -183,6 +148,28 @@ class ActionLedger(StateMachine):
         self._record(entry)
         self._request(entry)
         return self._action(entry)
+
+    @command
+    def request_voted(self, action: NewAction, unit: str, votes: tuple[EarlyVote, ...]) -> Action:
+        """Commit a new action whose sites have voted to its initiator. If these votes count, it is decided
+        in this slot, under the name for which they were given; else it is requested like any other."""
+        check_early(action, unit, votes, self.limits)
+        entry = self._new_entry(action)
+        self._check_request(entry)
+        self._record(entry)
+        counted = () if unit in self._units else self._counting(entry, votes)
+        self._request(entry, unit if counted else "", counted)
+        return self._action(entry)
+
+    @command
+    def withdraw(self, site: str, incarnation: int) -> int:
+        """No early vote that a site has given counts from this slot on, unless it is requested already.
+        Gives the slot."""
+        seat = self._seat(site)
+        if not seat.is_here or seat.incarnation != incarnation:
+            raise Rejected("away", {"site": site, "incarnation": seat.incarnation})
+        seat.withdrawn = self.context.timestamp
+        return seat.withdrawn
 
     @command
     def commit(self, action: str) -> Action:
@@ -254,7 +241,24 @@ class ActionLedger(StateMachine):
         if len(self._parked) >= limits.parked_max and self._lacking(entry):
             raise Rejected("full", {"parked_max": limits.parked_max})
 
-    def _request(self, entry: Entry) -> None:
+    def _counting(self, entry: Entry, votes: tuple[EarlyVote, ...]) -> tuple[EarlyVote, ...]:
+        """Of early votes, those that decide: one that is no; or one of every site, if nobody that competes is
+        before it, or was ever asked for since its site has prepared it."""
+        if entry.depends:
+            return ()
+        cast = {vote.site: vote for vote in votes if self._seats[vote.site].has_cast(vote, self._chain)}
+        if any(not vote.yes for vote in cast.values()):
+            return tuple(cast.values())
+        for name in entry.sites:
+            keys = records.keys_of(tuple(each for each in entry.operations if each.site == name))
+            vote = cast.get(name)
+            if vote is None or any(True for _ in self._queues[name].competing(keys)):
+                return ()
+            if self._seats[name].asked.latest(keys) > vote.heard:
+                return ()
+        return tuple(cast.values())
+
+    def _request(self, entry: Entry, unit: str = "", votes: tuple[EarlyVote, ...] = ()) -> None:
         entry.requested = self.context.timestamp
         self._set_state(entry, State.WAITING)
         for name in entry.sites:
@@ -267,8 +271,14 @@ class ActionLedger(StateMachine):
         if aborted:
             self._abort(entry, _follows(aborted[0]))
         else:
+            early: Unit | None = None
             for members in self._parked.completed_by(entry.id, self._requested_at):
-                self._place(members)
+                if unit and members == (entry.id,):
+                    early = self._placed_unit(members, unit)
+                else:
+                    self._place(members)
+            if early is not None:  # whoever depends on it has its place by now, and waits for it
+                self._decide_early(early, votes)
         self._go_on()
 
     def _lacking(self, entry: Entry) -> tuple[str, ...]:
@@ -291,22 +301,24 @@ class ActionLedger(StateMachine):
 
     def _place(self, members: tuple[str, ...]) -> None:
         """Actions that are decided together take their place in the queues of their sites."""
+        # An id may be used again when its action is forgotten; this name never is.
+        self._begin_if_first(self._placed_unit(members, f"{members[0]}@{self.context.timestamp}"))
+
+    def _placed_unit(self, members: tuple[str, ...], name: str) -> Unit:
         self._last_place += 1
         entries = [self._entries[each] for each in members]
-        # An id may be used again when its action is forgotten; this name never is.
-        name = f"{members[0]}@{self.context.timestamp}"
         unit = Unit(name, self._last_place, members, {}, (), chain=self._chain)
         self._units[unit.name] = unit
         self._placed[unit.place] = unit.name
         for entry in entries:
             entry.unit = unit.name
             self._changed(entry)
-        for name in dict.fromkeys(site for entry in entries for site in entry.sites):
-            operations = self._operations_at(unit, name)
-            size = sum(entry.size_at(name) for entry in entries if name in entry.sites)
-            part = Part(self._seats[name].incarnation, records.keys_of(operations), size)
-            unit.parts[name] = part
-            self._queues[name].add(unit.place, part.keys)
+        for site in dict.fromkeys(site for entry in entries for site in entry.sites):
+            operations = self._operations_at(unit, site)
+            size = sum(entry.size_at(site) for entry in entries if site in entry.sites)
+            part = Part(self._seats[site].incarnation, records.keys_of(operations), size)
+            unit.parts[site] = part
+            self._queues[site].add(unit.place, part.keys)
         unit.missing = unit.undone = len(unit.parts)
         awaits: dict[str, None] = {}
         for each in dict.fromkeys(each for entry in entries for each in entry.depends):
@@ -315,7 +327,7 @@ class ActionLedger(StateMachine):
                 awaits[other.name] = None
                 other.dependents.append(unit.name)
         unit.awaits = tuple(awaits)
-        self._begin_if_first(unit)
+        return unit
 
     def _begin_if_first(self, unit: Unit) -> None:
         """Ask for votes, when nobody it competes with is before it and all it depends on is committed."""
@@ -328,15 +340,9 @@ class ActionLedger(StateMachine):
         for each in unit.members:
             self._set_state(self._entries[each], State.VOTING)
         for name, part in unit.parts.items():
-            self._set_duty(self._seats[name], unit, part)
-
-    def _operations_at(self, unit: Unit, site: str) -> tuple[Operation, ...]:
-        return tuple(
-            operation
-            for each in unit.members
-            for operation in self._entries[each].operations
-            if operation.site == site
-        )
+            seat = self._seats[name]
+            self._set_duty(seat, unit, part)
+            seat.asked.note(part.keys, self.context.timestamp, self.limits.asked_keys_max)
 
     # -- votes and decisions ---------------------------------------------------------------------
 
@@ -357,18 +363,33 @@ class ActionLedger(StateMachine):
                 raise Rejected("away", {"site": site, "incarnation": seat.incarnation})
             if voted.state is not State.VOTING:
                 refuse("vote", unit=unit, why="nobody has asked for it yet")
-            part.vote = Vote(site, yes, self._cut(reason), self.context.timestamp)
-            self._counts.note_vote(yes=yes)
-            voted.missing -= 1
+            self._count_vote(voted, seat, yes=yes, reason=reason)
             for each in voted.members:
-                seat.involved.pop(each, None)
                 self._changed(self._entries[each])
             if not yes:
-                self._decide(voted, State.ABORTED, f"{site} voted no: {part.vote.reason}")
+                self._decide(voted, State.ABORTED, _voted_no(site, self._cut(reason)))
             elif not voted.missing:
                 self._decide(voted, State.COMMITTED, "")
             self._go_on()
         return voted.state
+
+    def _count_vote(self, unit: Unit, seat: Seat, *, yes: bool, reason: str) -> None:
+        unit.parts[seat.name].vote = Vote(seat.name, yes, self._cut(reason), self.context.timestamp)
+        self._counts.note_vote(yes=yes)
+        unit.missing -= 1
+        for each in unit.members:
+            seat.involved.pop(each, None)
+
+    def _decide_early(self, unit: Unit, votes: tuple[EarlyVote, ...]) -> None:
+        """By votes that count, in the slot of the request. Sites are told as if they had been asked."""
+        unit.state = State.VOTING
+        for vote in votes:
+            self._count_vote(unit, self._seats[vote.site], yes=vote.yes, reason=vote.reason)
+        refusal = next((vote for vote in votes if not vote.yes), None)
+        if refusal is None:
+            self._decide(unit, State.COMMITTED, "")
+        else:
+            self._decide(unit, State.ABORTED, _voted_no(refusal.site, self._cut(refusal.reason)))
 
     def _decide(self, unit: Unit, state: State, reason: str) -> None:
         """Once. What waits for it is looked at, what depends on it follows."""
@@ -436,7 +457,8 @@ class ActionLedger(StateMachine):
 
     def _settle(self, entry: Entry, state: State, reason: str) -> None:
         entry.decided, entry.reason = self.context.timestamp, reason
-        self._counts.note_decision(state, self.context.time_ns - entry.asked_ns if entry.requested else 0)
+        took_ns = max(self.context.time_ns - entry.asked_ns, 0) if entry.requested else None
+        self._counts.note_decision(state, took_ns)
         self._deadlines.remove((entry.deadline_ns, entry.id))
         self._undecided -= 1
         self._set_state(entry, state)
@@ -545,154 +567,9 @@ class ActionLedger(StateMachine):
             self._released.appendleft((site, place + 1))
             self._begin_if_first(self._units[self._placed[place]])
 
-    # -- what a site has to do -------------------------------------------------------------------
 
-    @query
-    def duties(self, since: int, site: str) -> Feed[Duty]:
-        """What a site has to do behind a slot. From 0 on, and behind what is forgotten, it is everything that
-        stands, from RESET to COMPLETE. Whoever is registered anew begins with 0."""
-        seat = self._seats.get(site)
-        now = self.context.timestamp
-        if seat is None or since > now:
-            return Feed([], since)
-        is_reset = since <= 0 or since < seat.forgotten
-        duties = [Duty(Task.RESET, "", seat.incarnation, (), now)] if since >= 0 and is_reset else []
-        behind = 0 if since >= 0 and is_reset else abs(since)
-        size, slot = 0, behind
-        for change in seat.duties.irange((behind + 1) << records.CHANGES_SHIFT):
-            if change >> records.CHANGES_SHIFT != slot:
-                if size >= PAGE_BYTES or len(duties) >= LISTED_MAX:
-                    return Feed(duties, -slot if is_reset else slot)
-                slot = change >> records.CHANGES_SHIFT
-            duty = self._duty(seat.duties[change], site)
-            duties.append(duty)
-            size += sum(map(records.size_of, duty.operations))
-        if is_reset:
-            duties.append(Duty(Task.COMPLETE, slot=seat.forgotten))
-        if seat.since > since:
-            duties.append(Duty(Task.OVER, incarnation=seat.since))
-        return Feed(duties, now)
-
-    def _duty(self, name: str, site: str) -> Duty:
-        unit = self._units.get(name)
-        if unit is None or unit.state is State.ABORTED:
-            return Duty(Task.ABORT, name)
-        part = unit.parts[site]
-        task = Task.PREPARE if part.vote is None else Task.HOLD
-        if unit.state is State.COMMITTED:
-            task = Task.COMMIT
-        return Duty(task, name, part.incarnation, self._operations_at(unit, site), chain=unit.chain)
-
-    def _set_duty(self, seat: Seat, unit: Unit, part: Part) -> None:
-        if part.duty:
-            del seat.duties[part.duty]
-        part.duty = self._next_change()
-        seat.duties[part.duty] = unit.name
-
-    def _keep_abort(self, seat: Seat, duty: int) -> None:
-        """Who follows is told of it; who was away when it is forgotten finds out that it is not there."""
-        seat.aborts.append(duty)
-        if len(seat.aborts) > self.limits.aborts_kept_max:
-            oldest = seat.aborts.popleft()
-            del seat.duties[oldest]
-            seat.forgotten = oldest >> records.CHANGES_SHIFT
-
-    # -- who watches -----------------------------------------------------------------------------
-
-    @query
-    def action(self, action: str) -> Action | None:
-        entry: Entry | None = self._entries.get(action)
-        return None if entry is None else self._action(entry)
-
-    @query
-    def actions(self, state: State | None = None, after: str = "", limit: int = LISTED_MAX) -> list[Action]:
-        """By their ids, from the one behind ``after`` on; 1,000 at most, and a mebibyte or little more."""
-        ids = self._entries if state is None else self._by_state[state]
-        found: list[Action] = []
-        size = 0
-        for action in islice(ids.irange(after, None, (False, True)), max(min(limit, LISTED_MAX), 0)):
-            entry = self._entries[action]
-            found.append(self._action(entry))
-            size += entry.size
-            if size >= PAGE_BYTES:
-                break
-        return found
-
-    @query
-    def changes(self, since: int, action: str = "") -> Feed[Action]:
-        """Actions that have changed behind a slot, each as it is now; or one of them."""
-        now = self.context.timestamp
-        if since > now:
-            return Feed([], since)
-        if action:
-            entry = self._entry(action)
-            return Feed([self._action(entry)] if entry.changed >> records.CHANGES_SHIFT > since else [], now)
-        found: list[Action] = []
-        size, slot = 0, since
-        for change in self._changes.irange((max(since, 0) + 1) << records.CHANGES_SHIFT):
-            if change >> records.CHANGES_SHIFT != slot:
-                if size >= PAGE_BYTES or len(found) >= LISTED_MAX:
-                    return Feed(found, slot)
-                slot = change >> records.CHANGES_SHIFT
-            entry = self._entries[self._changes[change]]
-            found.append(self._action(entry))
-            size += entry.size
-        return Feed(found, now)
-
-    def _action(self, entry: Entry) -> Action:
-        unit = self._units.get(entry.unit)
-        return records.shown(entry, unit, self._waits_for(entry, unit))
-
-    def _waits_for(self, entry: Entry, unit: Unit | None) -> Iterator[str]:
-        """The foremost of those, not all."""
-        if unit is None:
-            yield from self._parked.lacking.get(entry.id, ())
-        elif unit.state is State.WAITING:
-            for name in unit.awaits:
-                yield from self._units[name].members
-            for site, part in unit.parts.items():
-                for place in self._queues[site].ahead(unit.place, part.keys):
-                    yield from self._units[self._placed[place]].members
-
-    # -- records ---------------------------------------------------------------------------------
-
-    def _entry(self, action: str) -> Entry:
-        entry: Entry | None = self._entries.get(action)
-        if entry is None:
-            raise Rejected("unknown", {"id": action})
-        return entry
-
-    def _open_entry(self, action: str) -> Entry:
-        entry = self._entry(action)
-        if entry.state is not State.OPEN:
-            code = "decided" if entry.state.is_decided else "exists"
-            raise Rejected(code, {"id": action, "state": entry.state.value})
-        return entry
-
-    def _seat(self, site: str) -> Seat:
-        seat = self._seats.get(site)
-        if seat is None:
-            raise Rejected("unknown", {"site": site})
-        return seat
-
-    def _set_state(self, entry: Entry, state: State) -> None:
-        self._by_state[entry.state].remove(entry.id)
-        self._by_state[state].add(entry.id)
-        entry.state = state
-        self._changed(entry)
-
-    def _next_change(self) -> int:
-        self._last_change = max(self._last_change + 1, self.context.timestamp << records.CHANGES_SHIFT)
-        return self._last_change
-
-    def _changed(self, entry: Entry) -> None:
-        if entry.changed:
-            del self._changes[entry.changed]
-        entry.changed = self._next_change()
-        self._changes[entry.changed] = entry.id
-
-    def _cut(self, text: str) -> str:
-        return text[: self.limits.reason_max]
+def _voted_no(site: str, reason: str) -> str:
+    return f"{site} voted no: {reason}"
 
 
 def _follows(other: str) -> str:

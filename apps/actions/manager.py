@@ -34,9 +34,11 @@ from apps.actions.initiator import (
     AttemptFailed,
     AttemptRejected,
     Initiator,
+    offer_question,
     question_name,
 )
 from apps.actions.ledger import ActionLedger
+from apps.actions.offers import Offers
 from apps.actions.operations import words_of
 from apps.actions.participant import Participant, Prepared, Recovered, Unit
 from apps.actions.site import SiteCore
@@ -46,6 +48,8 @@ from apps.actions.types import (
     CastVote,
     Commit,
     Duty,
+    EarlyVote,
+    Offer,
     Operation,
     Prepare,
     Register,
@@ -54,6 +58,7 @@ from apps.actions.types import (
     RetryLater,
     SiteEffect,
     Task,
+    TellReady,
 )
 from ordering.errors import OrderingError
 from rsm.errors import CallError, ChainChanged, OutcomeUnknown, Rejected, RsmError
@@ -67,6 +72,7 @@ log = logger(__name__)
 ATTEMPTS_AT_ONCE: Final = 4  # at the participant: what was decided does not wait behind more of them
 REPORTS_MAX: Final = 256
 REPORT_SECONDS: Final = 0.05
+REPORT_BUSY_SECONDS: Final = 0.2  # where one report follows the other
 PAUSE_SECONDS: Final = 0.05  # before something is tried again; it doubles
 PAUSE_SECONDS_MAX: Final = 5.0
 CLOSE_SECONDS: Final = 5.0
@@ -80,8 +86,10 @@ SAID_AGAIN_S: Final = 10.0
 class ActionManager(Initiator):
     """The site ``site``, whose database is ``participant``, beside ``replica``."""
 
-    def __init__(self, replica: Replica[ActionLedger], *, site: str, participant: Participant) -> None:
-        super().__init__(replica, name=site)
+    def __init__(
+        self, replica: Replica[ActionLedger], *, site: str, participant: Participant, offers: bool = True
+    ) -> None:
+        super().__init__(replica, name=site, offers=offers)
         self.site = site
         self.in_doubt: dict[Unit, Prepared] = {}
         self._replica = replica
@@ -99,6 +107,7 @@ class ActionManager(Initiator):
         )
         self._questions = {
             question_name(site): self._answer,
+            offer_question(site): self._take_offer,
             doubts_name(site): desk.answer,
             bind_question(site): binder.bind,
             describe_question(site): binder.describe,
@@ -112,6 +121,8 @@ class ActionManager(Initiator):
         self._ready: asyncio.Future[None]
         self._over: asyncio.Future[None]
         self._running: asyncio.Task[None] | None = None
+        self._offers_here = Offers(self._withdraw_votes, lambda s: self._unless_over(asyncio.sleep(s)))
+        self._keeping: asyncio.Task[None] | None = None
         self._pauses: dict[str, float] = {}  # of units that could not be finished
         self._reports: dict[str, str] = {}  # units, and errors
         self._reporting: asyncio.Task[None] | None = None
@@ -124,6 +135,7 @@ class ActionManager(Initiator):
         self._forgettable: list[Unit] = []
         self._throttle = Throttle(SAID_AGAIN_S)
         self._next_sweep = 0.0
+        self._next_report = 0.0  # before, it is one of many
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -153,6 +165,8 @@ class ActionManager(Initiator):
     async def __aexit__(self, *_: object) -> None:
         """The name is away from here on. What is under way at the database is waited for."""
         self._withdraw()
+        if self._running is not None and self._is_registered:
+            await self._let_go()
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -165,6 +179,13 @@ class ActionManager(Initiator):
             task.cancel()
         await super().__aexit__()
         await self._participant.close()
+
+    async def _let_go(self) -> None:
+        """Of what was voted for and is not requested; if that takes too long, who is next here does."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(UNREGISTER_SECONDS):
+                letting_go = asyncio.ensure_future(self._offers_here.let_go(self._core))
+                await self._unless_over(letting_go)
 
     async def _unregister(self) -> None:
         """So that nobody waits for this site. If it cannot be ordered, its replica's leaving says so."""
@@ -210,6 +231,7 @@ class ActionManager(Initiator):
         while self._offered:
             self._replica.answer(self._offered.pop(), None)
             self._replica.show_figures(question_name(self.site), None)
+        self._offers_here.refuse_all()
 
     def _figures(self) -> Iterator[Figure]:
         return self._counts.figures(in_doubt=len(self.in_doubt), under_way=len(self._at_work))
@@ -224,6 +246,7 @@ class ActionManager(Initiator):
                     self._hear(page)
                     if not self._is_registered:
                         break
+            self._is_registered = False  # until then, nothing that would be offered could be requested
 
     def _is_older(self, page: Feed[Duty]) -> bool:
         """Whether the ledger does not know of the registration: it is that of another chain by now."""
@@ -274,6 +297,8 @@ class ActionManager(Initiator):
         if self._at_work:
             await asyncio.wait(list(self._at_work))
         self._wake_all()
+        self._offers_here.refuse_all()
+        self._keeping = None
         self._reports.clear()
         self._reporting = None  # who reports for the chain before ends by itself
         self._done.clear()
@@ -370,6 +395,7 @@ class ActionManager(Initiator):
         self._do(self._core.hear(page))
         if self._is_registered:  # else what was listed may have been of no use
             self._heard = max(self._heard, page.position)
+        self._offers_here.heard(self._core)
         self._wake_ended(was_listed=any(duty.task is Task.COMPLETE for duty in page.events))
 
     def _bring_along(self, unit: Unit) -> None:
@@ -401,6 +427,8 @@ class ActionManager(Initiator):
                     self._begin(self._abort_here(core, unit))
                 case CastVote():
                     self._spawn(self._vote(core, effect))
+                case TellReady():
+                    self._offers_here.tell(effect)
                 case ReportFinished(unit, error):
                     self._reports[unit] = error
                     if self._reporting is None:
@@ -527,7 +555,8 @@ class ActionManager(Initiator):
     async def _report(self, core: SiteCore) -> None:
         """Many at a time, a moment after the first. Each chain has its own: what another has to tell is not
         for this one to take."""
-        pause = REPORT_SECONDS
+        loop = asyncio.get_running_loop()
+        pause = REPORT_SECONDS if loop.time() > self._next_report else REPORT_BUSY_SECONDS
         while self._reports and core is self._core:
             if len(self._reports) < REPORTS_MAX:
                 await self._unless_over(asyncio.sleep(pause))
@@ -551,7 +580,8 @@ class ActionManager(Initiator):
             if core is not self._core:
                 return
             self._reported(core, applied)
-            pause = REPORT_SECONDS
+            self._next_report = loop.time() + REPORT_BUSY_SECONDS
+            pause = REPORT_BUSY_SECONDS
         if core is self._core:
             self._reporting = None
 
@@ -601,6 +631,37 @@ class ActionManager(Initiator):
     def _wake_all(self) -> None:
         for unit in list(self._waiting):
             self._wake(unit)
+
+    # -- offers ----------------------------------------------------------------------------------
+
+    async def _take_offer(self, question: bytes) -> bytes:
+        """Prepare before it is requested. Who asks may go meanwhile; what it has begun ends by the order."""
+        offer = msgspec.msgpack.decode(question, type=Offer)
+        core, chain = self._core, self._chain
+        vote: EarlyVote | None = None
+        if self._is_registered and not self._over.done():
+            waiting = self._offers_here.wait(offer.unit)
+            self._do(core.offer(offer.unit, offer.operations))
+            if self._keeping is None:
+                self._keeping = self._spawn(self._keep_offers(core))
+            told = await waiting
+            if told.is_vote:
+                yes, heard = not told.error, told.heard
+                vote = EarlyVote(self.site, yes, told.error, chain, told.incarnation, heard)
+        return msgspec.msgpack.encode(vote)
+
+    async def _keep_offers(self, core: SiteCore) -> None:
+        await self._offers_here.keep(core, self._is_current)
+        if core is self._core:
+            self._keeping = None
+
+    async def _withdraw_votes(self, core: SiteCore) -> None:
+        try:
+            await self.ledger.withdraw(self.site, core.incarnation)
+        except Rejected as refusal:  # another registration ends them
+            log.debug("votes are not withdrawn", why=refusal.message)
+        except (RsmError, OrderingError) as error:
+            self._say_once("early votes are not withdrawn yet", error)
 
     # -- attempts --------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 from sortedcontainers import SortedDict
 
-from apps.actions.types import Action, Finish, Operation, SiteState, State, Vote
+from apps.actions.types import Action, EarlyVote, Finish, Operation, SiteState, State, Vote
 from ordering.views import SiteId
 from rsm.state_machine import GroupView
 
@@ -15,6 +15,7 @@ MS: Final = 1_000_000
 MIB: Final = 1 << 20
 OPERATION_BYTES: Final = 100  # of an operation beside its texts, and of an action
 CHANGES_SHIFT: Final = 20  # a change's number: its slot, and so many bits for those of one slot
+EARLY: Final = "early-"  # in a unit's name, and not its slot, if it is prepared before it has one
 FORGOTTEN: Final = "forgotten"
 KEY_BYTES: Final = 100  # of a key beside its text: each has a line of those that wait for it
 
@@ -40,6 +41,8 @@ class Limits(msgspec.Struct, frozen=True):
     reason_max: int = 1_000  # characters; what is longer is cut
     timeout_ms_max: int = 24 * 3600 * 1000
     reports_max: int = 1_000
+    duties_max: int = 1_000  # in a page, unless those of one slot are more
+    asked_keys_max: int = 1_000  # of a site, for which it is known when they were asked for last
     step_max: int = 1_000  # actions that are decided or begun in one slot, beside the one it is about
 
 
@@ -104,6 +107,33 @@ class Unit(msgspec.Struct):
     chain: int = 0  # in which it took its place
 
 
+class Asked(msgspec.Struct):
+    """Slots in which a site was asked to prepare something, by what that touches. An early vote of before
+    does not count: to prepare what it was asked for, the site has let go of what it had offered."""
+
+    keys: dict[str, int] = msgspec.field(default_factory=dict)  # the latest last
+    whole: int = 0
+    last: int = 0
+    forgotten: int = 0  # up to here some keys are missing
+
+    def note(self, keys: tuple[str, ...] | None, slot: int, keys_max: int) -> None:
+        self.last = slot
+        if keys is None:
+            self.whole = slot
+            return
+        for key in keys:
+            self.keys.pop(key, None)
+            self.keys[key] = slot
+        while len(self.keys) > keys_max:
+            self.forgotten = self.keys.pop(next(iter(self.keys)))
+
+    def latest(self, keys: tuple[str, ...] | None) -> int:
+        """The slot of the last that competes with these, or a later one."""
+        if keys is None:
+            return self.last
+        return max(self.whole, self.forgotten, *(self.keys.get(key, 0) for key in keys), 0)
+
+
 class Seat(msgspec.Struct):
     """A site's name and who has it. ``since``: the slot in which that changed last.
 
@@ -124,6 +154,16 @@ class Seat(msgspec.Struct):
     involved: dict[str, None] = msgspec.field(default_factory=dict)
     duties: Any = msgspec.field(default_factory=SortedDict)
     aborts: deque[int] = msgspec.field(default_factory=deque)
+    asked: Asked = msgspec.field(default_factory=Asked)
+    withdrawn: int = 0  # the slot before which its early votes do not count
+
+    def has_cast(self, vote: EarlyVote, chain: int) -> bool:
+        """Whether a vote is of this registration, and not withdrawn."""
+        return (
+            self.is_here
+            and (vote.chain, vote.incarnation) == (chain, self.incarnation)
+            and vote.heard >= self.withdrawn
+        )
 
     def shown(self, view: GroupView | None) -> SiteState:
         address = "" if view is None else view.addresses.get(SiteId(self.site), "")

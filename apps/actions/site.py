@@ -17,10 +17,16 @@ Each unit is in one of these states:
 
 Who competes at this site goes one after the other: the next one is prepared when the one before is applied or
 undone here. If that fails, the next one is voted down, and the one that failed is tried again.
+
+*Offers.* Who is about to request a unit may have it prepared before, if nothing that competes is under way
+here, or only what is committed and waits to be applied. What was answered is a vote that the ledger may
+count, so it is kept until the order says that it will not: by asking for what competes, by a registration
+that ends, or by the slot of a ``withdraw``.
 """
 
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -37,9 +43,12 @@ from apps.actions.types import (
     RetryLater,
     SiteEffect,
     Task,
+    TellReady,
 )
 from apps.actions.units import Keys, Queue
 from rsm.feeds import Feed
+
+OFFERS_MAX: Final = 1_000
 
 
 class Stage(StrEnum):
@@ -55,7 +64,7 @@ class Stage(StrEnum):
 
 class Local(msgspec.Struct):
     """A unit here. ``wanted``: what the ledger has said last; None, not heard yet. ``voted``: in which
-    incarnation."""
+    incarnation. ``offered``: what was heard when its initiator asked for it, None if the ledger did."""
 
     unit: str
     stage: Stage
@@ -66,6 +75,7 @@ class Local(msgspec.Struct):
     incarnation: int = 0  # that is to vote
     voted: int = 0
     error: str = ""  # that kept it from being finished
+    offered: int | None = None
 
 
 class SiteCore:
@@ -79,6 +89,9 @@ class SiteCore:
         self._last_place = 0
         self._listed: dict[str, Duty] | None = None  # between RESET and COMPLETE
         self._listed_at = 0  # the slot of RESET
+        self._heard = 0  # the slot up to which duties are known
+        self._is_complete = False  # all that stands was told to this incarnation
+        self._offers: dict[str, Local] = {}  # that are neither requested nor given up, as far as is known
         self._out: list[SiteEffect] = []
 
     # -- what happens ----------------------------------------------------------------------------
@@ -89,6 +102,7 @@ class SiteCore:
         an older one may not know of a vote that stands."""
         self.incarnation = incarnation
         self._listed = None
+        self._is_complete = False
         for unit in recovered:
             if unit not in self._locals:  # what it touches is not known yet, so it may be anything
                 self._add(unit, Stage.PREPARED, None)
@@ -101,19 +115,68 @@ class SiteCore:
                     if duty.incarnation < self.incarnation:
                         raise ValueError("the ledger that was asked does not know of the registration yet")
                     self._listed, self._listed_at = {}, duty.slot
+                    self._is_complete = False
                 case Task.COMPLETE if duty.slot > self._listed_at:
                     self._listed = None  # what an earlier page has may be aborted since, and nobody tells
-                    self._out.append(Register())
+                    self._ask_to_register()
                 case Task.COMPLETE:
                     self._complete()
                 case Task.OVER:
                     if duty.incarnation > self.incarnation:
-                        self._out.append(Register())
+                        self._let_go_of_offers(duty.incarnation)
+                        self._ask_to_register()
+                case Task.WITHDRAWN:
+                    self._let_go_of_offers(duty.slot)
                 case _ if self._listed is not None:
                     self._listed[duty.unit] = duty
                 case _:
                     self._heed(duty)
+        if self._is_complete:
+            self._heard = page.position
         return self._taken()
+
+    def offer(self, unit: str, operations: tuple[Operation, ...]) -> list[SiteEffect]:
+        """Prepare it, for who says that it will be requested. ``TellReady`` follows, at once or later."""
+        local = self._offers.get(unit)
+        if local is not None:  # it is asked once more
+            if local.stage is Stage.PREPARED:
+                self._tell_ready(local, "")
+            return self._taken()
+        keys = keys_of(operations)
+        is_full = len(self._offers) >= OFFERS_MAX
+        if not self._is_complete or unit in self._locals or is_full or not self._is_open_to(keys):
+            self._out.append(TellReady(unit, is_vote=False))
+            return self._taken()
+        local = self._offers[unit] = self._add(unit, Stage.QUEUED, keys)
+        local.operations, local.incarnation, local.offered = operations, self.incarnation, self._heard
+        self._pursue(local)
+        return self._taken()
+
+    def _is_open_to(self, keys: Keys) -> bool:
+        """Whatever competes will be applied soon, without anybody's word. To wait for an offer would not do:
+        at another site it may be that one which waits."""
+        for place in self._queue.competing(keys):
+            other = self._locals[self._at[place]]
+            if other.wanted is not Task.COMMIT or other.stage is Stage.FAILED:
+                return False
+        return True
+
+    @property
+    def has_offers(self) -> bool:
+        return bool(self._offers)
+
+    @property
+    def offers(self) -> list[str]:
+        """What stands prepared for a request of somebody who has the vote."""
+        return [unit for unit, local in self._offers.items() if local.stage is Stage.PREPARED]
+
+    def offers_before(self, unit: str) -> list[str]:
+        """Of these, those that a unit would have to wait for; for who looks at the core from outside."""
+        local = self._locals.get(unit)
+        if local is None or local.stage is not Stage.QUEUED:
+            return []
+        competing = (self._at[place] for place in self._queue.competing(local.keys))
+        return [each for each in competing if each in self._offers]
 
     def prepared(self, unit: str, error: str) -> list[SiteEffect]:
         local = self._locals[unit]
@@ -121,6 +184,8 @@ class SiteCore:
         local.stage = Stage.PREPARED
         if local.wanted is Task.PREPARE:
             self._vote(local, error)
+        elif unit in self._offers:
+            self._tell_ready(local, error)
         else:
             self._pursue(local)
         return self._taken()
@@ -174,8 +239,10 @@ class SiteCore:
     def _complete(self) -> None:
         """Everything that stands is listed. What is here and is not was aborted, or is over long since."""
         listed, self._listed = self._listed or {}, None
+        self._is_complete = True
         for local in list(self._locals.values()):
-            if local.unit not in listed:
+            is_offer = local.unit in self._offers and local.incarnation == self.incarnation
+            if local.unit not in listed and not is_offer:
                 self._undo(local)
         for duty in listed.values():
             self._note(duty)
@@ -209,6 +276,8 @@ class SiteCore:
     def _queue_up(self, duty: Duty) -> None:
         local = self._add(duty.unit, Stage.QUEUED, keys_of(duty.operations))
         local.operations, local.wanted, local.incarnation = duty.operations, duty.task, duty.incarnation
+        if duty.task is Task.PREPARE and self._offers:
+            self._make_way(local)
 
     def _learn(self, local: Local, duty: Duty) -> None:
         """What the ledger says of a unit that is here, and what it touches if that was not known."""
@@ -218,10 +287,13 @@ class SiteCore:
             local.operations, local.keys = duty.operations, keys_of(duty.operations)
             self._take_place(local)
         local.wanted = duty.task
+        self._offers.pop(local.unit, None)
 
     def _undo(self, local: Local) -> None:
         """The ledger has aborted it. A prepare that is under way is undone when it ends."""
         local.wanted = Task.ABORT
+        if self._offers.pop(local.unit, None) is not None:
+            self._out.append(TellReady(local.unit, is_vote=False))  # if nobody waits, nobody hears it
         match local.stage:
             case Stage.QUEUED:
                 del self._locals[local.unit]
@@ -230,6 +302,40 @@ class SiteCore:
                 del self._locals[local.unit]
             case Stage.PREPARED | Stage.FAILED:
                 self._pursue(local)
+
+    # -- offers ----------------------------------------------------------------------------------
+
+    def _prepare_offer(self, local: Local) -> None:
+        if self._queue.is_first(local.place, local.keys):
+            local.stage = Stage.PREPARING
+            self._out.append(Prepare(local.unit, local.operations))
+
+    def _tell_ready(self, local: Local, error: str) -> None:
+        heard = local.offered or 0
+        self._out.append(
+            TellReady(local.unit, is_vote=True, error=error, incarnation=local.incarnation, heard=heard)
+        )
+        if error:  # a vote no binds nobody
+            del self._offers[local.unit]
+            self._undo(local)
+
+    def _make_way(self, asked: Local) -> None:
+        """The ledger asks for what competes with offers. From that slot on they do not count."""
+        places = dict.fromkeys(self._queue.competing(asked.keys))
+        for unit in [self._at[place] for place in places]:
+            if unit in self._offers:
+                self._undo(self._offers[unit])
+
+    def _let_go_of_offers(self, slot: int) -> None:
+        """Those of before do not count, as of a slot that is heard. Where what was listed is of no use, who
+        knows what else was heard? Then the next registration tells which of them were requested."""
+        for local in list(self._offers.values()) if self._is_complete else ():
+            if local.offered is not None and local.offered < slot:
+                self._undo(local)
+
+    def _ask_to_register(self) -> None:
+        self._is_complete = False
+        self._out.append(Register())
 
     # -- one after the other ---------------------------------------------------------------------
 
@@ -266,6 +372,8 @@ class SiteCore:
             case Task.ABORT:
                 local.stage = Stage.ABORTING
                 self._out.append(Abort(local.unit))
+            case None if local.stage is Stage.QUEUED:
+                self._prepare_offer(local)
             case Task.PREPARE if local.stage is Stage.QUEUED:
                 if self._queue.is_first(local.place, local.keys):
                     local.stage = Stage.PREPARING
@@ -284,6 +392,8 @@ class SiteCore:
             other = self._locals[self._at[place]] if place in self._at else None
             if other is not None and other.stage is Stage.QUEUED and other.wanted is Task.PREPARE:
                 self._decline_if_stuck(other)
+            elif other is not None and other.stage is Stage.QUEUED and other.unit in self._offers:
+                self._undo(other)
 
     def _decline_if_stuck(self, local: Local) -> None:
         for place in self._queue.ahead(local.place, local.keys):

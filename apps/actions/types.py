@@ -30,6 +30,25 @@ class NewAction(msgspec.Struct, frozen=True, array_like=True):
     asked: bytes = b""  # a digest of what the initiator itself was asked for, to know it again
 
 
+class EarlyVote(msgspec.Struct, frozen=True, array_like=True):
+    """A vote that a site gives to who will request the unit. ``heard``: the slot up to which it knew its
+    duties when it began to prepare; nothing that competes was under way there."""
+
+    site: str
+    yes: bool
+    reason: str
+    chain: int
+    incarnation: int
+    heard: int
+
+
+class Offer(msgspec.Struct, frozen=True, array_like=True):
+    """What a site is asked to prepare before it is requested. ``unit``: a name that nobody else uses."""
+
+    unit: str
+    operations: tuple[Operation, ...]
+
+
 class State(StrEnum):
     OPEN = "open"  # recorded, commit is not requested
     WAITING = "waiting"  # parked, or behind others
@@ -108,11 +127,13 @@ class Task(StrEnum):
     RESET = "reset"  # all duties follow, in one page or several; ``incarnation`` is the newest that is known
     COMPLETE = "complete"  # those were all: what else the site has prepared was aborted
     OVER = "over"  # registrations before the slot ``incarnation`` are over
+    WITHDRAWN = "withdrawn"  # early votes of before ``slot`` do not count any more
 
 
 class Duty(msgspec.Struct, frozen=True):
     """What a site has to do for a unit, as of a slot. Operations are this site's, in order. ``slot``: of
-    RESET, as of which all duties follow; of COMPLETE, up to which aborts are forgotten."""
+    RESET, as of which all duties follow; of COMPLETE, up to which aborts are forgotten; of WITHDRAWN, its
+    own."""
 
     task: Task
     unit: str = ""
@@ -146,6 +167,17 @@ class CastVote(msgspec.Struct, frozen=True):
     reason: str
 
 
+class TellReady(msgspec.Struct, frozen=True):
+    """Answer who has offered a unit: prepared, or not because of ``error``; or neither (``is_vote``), and it
+    is to be requested without this vote."""
+
+    unit: str
+    is_vote: bool
+    error: str = ""
+    incarnation: int = 0
+    heard: int = 0
+
+
 class ReportFinished(msgspec.Struct, frozen=True):
     """``error`` is empty if it is applied."""
 
@@ -164,4 +196,6 @@ class Register(msgspec.Struct, frozen=True):
     ledger says that the name is somebody else's by now, this process is superseded."""
 
 
-SiteEffect: TypeAlias = Prepare | Commit | Abort | CastVote | ReportFinished | RetryLater | Register
+SiteEffect: TypeAlias = (
+    Prepare | Commit | Abort | CastVote | TellReady | ReportFinished | RetryLater | Register
+)

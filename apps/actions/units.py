@@ -45,6 +45,15 @@ class Queue:
             if not line:
                 del self._keys[key]
 
+    def competing(self, keys: Keys) -> Iterator[int]:
+        """All who are here and compete with that, perhaps more than once."""
+        if keys is None:
+            yield from self._places
+            return
+        yield from self._wholes
+        for key in keys:
+            yield from self._keys.get(key, ())
+
     def is_first(self, place: int, keys: Keys) -> bool:
         """Nobody who competes with it goes before it."""
         if keys is None:

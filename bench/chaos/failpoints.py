@@ -64,6 +64,8 @@ class Point(StrEnum):
     """The intent is on its disk, and no vote was cast."""
     AFTER_VOTE = "after-vote"
     """The vote is ordered."""
+    AFTER_EARLY_VOTE = "after-early-vote"
+    """Who has begun the action has its vote, or is about to, and has requested nothing yet."""
     BEFORE_COMMIT = "before-commit"
     AFTER_COMMIT = "after-commit"
     """It is applied, and the ledger was not told."""

@@ -50,6 +50,9 @@ class Witness:
     def preparing(self, site: str, unit: str, others: list[str]) -> None:
         """``others``: units that touch the same, and are under way there."""
 
+    def waiting(self, site: str, unit: str, offers: list[str]) -> None:
+        """A unit that the ledger asks for; ``offers``: those before it that nobody has requested."""
+
     def durable(self, site: str, unit: str) -> None:
         """An intent is."""
 
@@ -183,6 +186,10 @@ class Witnesses(Witness):
     def preparing(self, site: str, unit: str, others: list[str]) -> None:
         for witness in self._each:
             witness.preparing(site, unit, others)
+
+    def waiting(self, site: str, unit: str, offers: list[str]) -> None:
+        for witness in self._each:
+            witness.waiting(site, unit, offers)
 
     def durable(self, site: str, unit: str) -> None:
         for witness in self._each:

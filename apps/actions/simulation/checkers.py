@@ -163,6 +163,10 @@ class PreparedBeforeYes(ActionChecker):
     def durable(self, site: str, unit: str) -> None:
         self.intents[site, unit] = None
 
+    def changed(self, host: str, action: Action) -> None:
+        for vote in action.votes:  # those too that came with the request
+            self.voted(vote.site, action.unit, yes=vote.yes)
+
     def voted(self, site: str, unit: str, *, yes: bool) -> None:
         if yes and (site, unit) not in self.intents:
             self.fail(f"{site} has voted for {unit}, of which nothing is on its disk")
@@ -200,9 +204,14 @@ class OneOrder(ActionChecker):
 
 
 class NoBlocking(ActionChecker):
-    """No decision waits for a site that has left the ring, or for an incarnation that is over."""
+    """No decision waits for a site that has left the ring, or for an incarnation that is over; and no site
+    lets what is requested wait for what is not."""
 
     name = "no-blocking"
+
+    def waiting(self, site: str, unit: str, offers: list[str]) -> None:
+        if offers:
+            self.fail(f"{unit} waits at {site} for {', '.join(offers)}, which nobody has requested")
 
     def stepped(self, host: str, ledger: ActionLedger, view: GroupView) -> None:
         undecided = _undecided(ledger)
@@ -241,6 +250,38 @@ class NoDeadlock(ActionChecker):
                     other = taken.setdefault((site, key), unit.name)
                     if other != unit.name:
                         self.fail(f"{unit.name} and {other} are voted on, and compete at {site}")
+
+
+class NoOvertaking(ActionChecker):
+    """What competes is committed in the order of places."""
+
+    name = "no-overtaking"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[str, None] = {}
+
+    def stepped(self, host: str, ledger: ActionLedger, view: GroupView) -> None:
+        self.ledger = ledger
+
+    def changed(self, host: str, action: Action) -> None:
+        if action.state is not State.COMMITTED or action.unit in self.seen:
+            return
+        self.seen[action.unit] = None
+        unit = self.ledger._units[action.unit]
+        for other in _undecided(self.ledger):
+            if other.place < unit.place and _compete(unit, other):
+                self.fail(f"{unit.name} is committed, and {other.name}, which was before it, is not decided")
+
+
+def _compete(unit: Unit, other: Unit) -> bool:
+    for site, part in unit.parts.items():
+        theirs = other.parts.get(site)
+        if theirs is None:
+            continue
+        if part.keys is None or theirs.keys is None or any(key in theirs.keys for key in part.keys):
+            return True
+    return False
 
 
 class Dependencies(ActionChecker):
@@ -290,6 +331,7 @@ def all_checkers() -> list[ActionChecker]:
         OneOrder(),
         NoBlocking(),
         NoDeadlock(),
+        NoOvertaking(),
         Dependencies(),
         Liveness(),
     ]

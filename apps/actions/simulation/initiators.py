@@ -1,31 +1,48 @@
-"""What initiators ask for: transfers between accounts of several sites, alone, in chains and in circles."""
+"""What initiators ask for: transfers between accounts of several sites, alone, in chains and in circles.
+
+Many have their sites vote before. Offers and answers get lost, come twice, or late; and who has all votes
+requests it at once, much later, or never.
+"""
 
 from collections.abc import Iterator
+from functools import partial
 from random import Random
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from apps.actions.simulation.bank import ACCOUNTS, Disk, Move
-from apps.actions.types import NewAction, Operation
+from apps.actions.records import EARLY
+from apps.actions.simulation.bank import ACCOUNTS, Later, Move
+from apps.actions.simulation.sites import SiteProgram
+from apps.actions.types import EarlyVote, NewAction, Offer, Operation
+from ordering.config import MS
 
 MadeCall: TypeAlias = tuple[str, tuple[Any, ...]]
 TIMEOUTS_MS: Final = (60, 250, 800, 2_000, 2_000)
 RECENT: Final = 12
+PATIENCE_NS: Final = (60 * MS, 400 * MS)  # one of these
 
 
 class Initiators:
     """All of a run. Each client of the simulator makes the calls that ``calls`` gives it."""
 
-    def __init__(self, disks: dict[str, Disk]) -> None:
-        self.disks = disks
+    def __init__(self, programs: dict[str, SiteProgram], later: Later) -> None:
+        self.programs = programs
+        self.later = later
         self.count = 0
         self.recent: list[str] = []
+        self.ready: list[MadeCall] = []  # whoever calls next
 
     def calls(self, rng: Random) -> Iterator[MadeCall]:
         while True:
+            while self.ready:
+                yield self.ready.pop(0)
             drawn = rng.randrange(100)
-            if drawn < 58:
+            if drawn < 46:
+                action = self._action(rng, self._new_id())
+                Offering(self, rng, action)
+                yield "action", (action.id,)
+            elif drawn < 58:
                 yield "request", (self._action(rng, self._new_id()),)
             elif drawn < 68:
                 yield from self._chain(rng)
@@ -49,7 +66,10 @@ class Initiators:
         if rng.randrange(2):
             made.reverse()
         for action in made:
-            yield "request", (action,)
+            if action.depends or rng.randrange(2):
+                yield "request", (action,)
+            else:
+                Offering(self, rng, action)
 
     def _circle(self, rng: Random) -> Iterator[MadeCall]:
         ids = [self._new_id() for _ in range(rng.randrange(2, 4))]
@@ -75,7 +95,7 @@ class Initiators:
 
     def _action(self, rng: Random, name: str, depends: tuple[str, ...] = ()) -> NewAction:
         """Money goes from one to others, and none is made or lost."""
-        sites = rng.sample(list(self.disks), rng.choice((1, 2, 2, 2, 3)))
+        sites = rng.sample(list(self.programs), rng.choice((1, 2, 2, 2, 3)))
         amount = rng.randrange(1, 25) * len(sites)
         moves = [self._move(rng, sites[0], -amount)]
         share = amount // len(sites)
@@ -85,6 +105,58 @@ class Initiators:
 
     def _move(self, rng: Random, site: str, delta: int) -> Operation:
         account = rng.choice(ACCOUNTS)
-        expected = self.disks[site].accounts[account] if rng.randrange(100) < 15 else None
+        expected = self.programs[site].disk.accounts[account] if rng.randrange(100) < 15 else None
         keys = None if rng.randrange(100) < 6 else (account,)
         return Operation(site, "move", msgspec.msgpack.encode(Move(account, delta, expected)), keys)
+
+
+class Offering:
+    """One action, from its offers to its request."""
+
+    def __init__(self, by: Initiators, rng: Random, action: NewAction) -> None:
+        self.by = by
+        self.rng = rng
+        self.action = action
+        self.unit = f"{action.id}@{EARLY}{by.count}"
+        self.votes: dict[str, EarlyVote | None] = {}
+        self.is_over = False
+        for site in self._sites:
+            own = tuple(each for each in action.operations if each.site == site)
+            for _ in range(self._copies()):
+                by.programs[site].offer(self._delay(), Offer(self.unit, own), partial(self._answered, site))
+        by.later(rng.choice(PATIENCE_NS), self._end)
+
+    @property
+    def _sites(self) -> dict[str, None]:
+        return dict.fromkeys(operation.site for operation in self.action.operations)
+
+    def _copies(self) -> int:
+        return self.rng.choices((0, 1, 2), (4, 92, 4))[0]
+
+    def _delay(self) -> int:
+        late = self.rng.randrange(100) < 5
+        return self.rng.randrange(1, 500 if late else 12) * MS
+
+    def _answered(self, site: str, vote: EarlyVote | None) -> None:
+        for _ in range(self._copies()):
+            self.by.later(self._delay(), partial(self._heard, site, vote))
+
+    def _heard(self, site: str, vote: EarlyVote | None) -> None:
+        if not self.is_over:
+            self.votes.setdefault(site, vote)
+            if len(self.votes) == len(self._sites):
+                self._end()
+
+    def _end(self) -> None:
+        if self.is_over:
+            return
+        self.is_over = True
+        votes = tuple(vote for vote in self.votes.values() if vote is not None)
+        made: MadeCall = ("request", (self.action,))
+        if len(votes) == len(self._sites) or not all(vote.yes for vote in votes):
+            made = ("request_voted", (self.action, self.unit, votes))
+        drawn = self.rng.randrange(100)
+        if drawn < 80:
+            self.by.ready.append(made)
+        elif drawn < 92:
+            self.by.later(self.rng.randrange(100, 1500) * MS, partial(self.by.ready.append, made))

@@ -5,6 +5,7 @@ from random import Random
 from typing import Any, ClassVar, Final
 
 from apps.actions.ledger import ActionLedger
+from apps.actions.records import Limits
 from apps.actions.simulation.bank import Witnesses
 from apps.actions.simulation.checkers import ActionChecker, End, all_checkers
 from apps.actions.simulation.initiators import Initiators
@@ -45,6 +46,12 @@ class ActionsPlan(Plan, frozen=True, kw_only=True):
     rate: int = 40
     callers: int = 0
     sealed: bool | None = False
+
+
+class CrampedLedger(ActionLedger):
+    """Sites are told everything anew all the time, in many pages, and early votes are soon too old."""
+
+    limits = Limits(aborts_kept_max=2, duties_max=2, asked_keys_max=2)
 
 
 class ActionTeller(Checker):
@@ -138,7 +145,8 @@ class ActionsApplication(Application):
         options = Options(
             sites=plan.sites, faults=plan.faults.value, durable=plan.durable, clients=CLIENTS, rate=plan.rate
         )
-        catalogue = Catalogue(ActionLedger)
+        cramped = Random(f"limits {plan.seed}").randrange(3) == 0
+        catalogue = Catalogue(CrampedLedger if cramped else ActionLedger)
         self.disks_rng = Random(f"disks {plan.seed}")
         self.checkers: list[ActionChecker] = all_checkers()
         self.tellers = tellers
@@ -160,7 +168,7 @@ class ActionsApplication(Application):
             chance = Random(self.disks_rng.getrandbits(64))
             program = SiteProgram(host, self.catalogue, chance, Witnesses(self.checkers))
             self.programs[address] = program
-        self.initiators = Initiators({name: program.disk for name, program in self.programs.items()})
+        self.initiators = Initiators(self.programs, cluster.clock.after)
         crew = super().load(cluster, rng)
         cluster.wall_errors = {}  # else the group's time stands still, and no deadline comes
         return crew

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from apps.actions.ledger import ActionLedger
 from apps.actions.simulation.bank import Bank, Disk, Witness
@@ -12,12 +12,16 @@ from apps.actions.types import (
     Abort,
     CastVote,
     Commit,
+    EarlyVote,
+    Offer,
     Prepare,
     Register,
     Registered,
     ReportFinished,
     RetryLater,
     SiteEffect,
+    Task,
+    TellReady,
 )
 from ordering.config import MS
 from ordering.errors import SubmitError
@@ -32,7 +36,11 @@ REGISTER_AGAIN_NS: Final = 60 * MS
 REPORT_NS: Final = 30 * MS
 RETRY_NS: Final = 50 * MS
 AGAIN_NS: Final = 50 * MS
+WITHDRAW_LOOKS: Final = 6  # between two looks at what was offered and is not requested
 RESTARTS: Final = 50  # one look of so many ends in a restart of the program
+
+
+Answer: TypeAlias = Callable[[EarlyVote | None], None]
 
 
 class SiteProgram:
@@ -58,6 +66,9 @@ class SiteProgram:
         self._reports: dict[str, str] = {}
         self._reporting = False
         self._awake = False
+        self._asked: dict[str, list[Answer]] = {}  # who has offered a unit
+        self._offers: set[str] = set()  # that were there at the last look
+        self._looks = 0
         host.residents.append(self)
 
     # -- life ------------------------------------------------------------------------------------
@@ -71,6 +82,7 @@ class SiteProgram:
         self.lives = True
         self.registered, self.is_registering = 0, False
         self._reports, self._reporting, self._awake = {}, False, False
+        self._asked, self._offers = {}, set()
         self.core = SiteCore()
         self.bank = Bank(self.name, self.disk, self.rng, self.witness, self._later)
         self.bank.is_calm = self.is_calm
@@ -165,7 +177,33 @@ class SiteProgram:
             self._restart()
             return
         self.wake()
+        self._looks += 1
+        if self._looks % WITHDRAW_LOOKS == 0:
+            offers = set(self.core.offers)
+            if offers & self._offers:
+                self._call("withdraw", (self.name, self.registered), _ignore)
+            self._offers = offers
         self._later(LOOK_NS, self._look_again)
+
+    def offer(self, after_ns: int, offer: Offer, answer: Answer) -> None:
+        """It comes after a while, unless the program ends before."""
+        if self.lives:
+            self._later(after_ns, partial(self._take_offer, offer, answer))
+
+    def _take_offer(self, offer: Offer, answer: Answer) -> None:
+        if not self.registered or self.is_registering:
+            answer(None)
+            return
+        self._asked.setdefault(offer.unit, []).append(answer)
+        self._carry_out(self.core.offer(offer.unit, offer.operations))
+
+    def _tell_ready(self, told: TellReady) -> None:
+        vote: EarlyVote | None = None
+        if told.is_vote:
+            yes, heard = not told.error, told.heard
+            vote = EarlyVote(self.name, yes, told.error, self.chain, told.incarnation, heard)
+        for answer in self._asked.pop(told.unit, ()):
+            answer(vote)
 
     def _restart(self) -> None:
         """The manager alone, in a process that stays: nobody sees that but by its registration, or by its
@@ -188,6 +226,8 @@ class SiteProgram:
         page = machine.duties(self.position, self.name)
         self.position = page.position
         self._carry_out(self.core.hear(page))
+        for unit in dict.fromkeys(duty.unit for duty in page.events if duty.task is Task.PREPARE):
+            self.witness.waiting(self.name, unit, self.core.offers_before(unit))
         if page.position < 0:
             self.wake()
 
@@ -203,6 +243,8 @@ class SiteProgram:
                     bank.abort(unit, self._ended(core.aborted))
                 case CastVote(unit, incarnation, yes, reason):
                     self._call("vote", (unit, self.name, incarnation, yes, reason), _ignore)
+                case TellReady():
+                    self._tell_ready(effect)
                 case ReportFinished(unit, error):
                     self._reports[unit] = error
                     self._report_soon()

@@ -4,6 +4,7 @@ import asyncio
 from random import Random
 from typing import Final
 
+from apps.actions.book import LISTED_MAX
 from apps.actions.errors import (
     ActionAborted,
     OperationFailed,
@@ -13,7 +14,7 @@ from apps.actions.errors import (
 )
 from apps.actions.handles import ActionHandle
 from apps.actions.initiator import Initiator
-from apps.actions.ledger import LISTED_MAX, ActionLedger
+from apps.actions.ledger import ActionLedger
 from apps.actions.types import Action
 from bench.chaos.actions.bank import ACCOUNTS, Move, account_of, move, name_of
 from bench.chaos.actions.history import Begun, Told

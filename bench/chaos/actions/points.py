@@ -1,7 +1,9 @@
 """Sites of actions that can be made to die, or to stop, at the places of ``Point``."""
 
+import asyncio
 from collections.abc import Sequence
 
+from apps.actions.handles import Early
 from apps.actions.manager import ActionManager
 from apps.actions.operations import Operations
 from apps.actions.participant import Recovered, Unit
@@ -50,9 +52,15 @@ class FailingManager(ActionManager):
         self.points.reach(Point.AFTER_ATTEMPT, *Cut)
         return answer
 
-    async def request(self, action: NewAction) -> Action:
+    async def _take_offer(self, question: bytes) -> bytes:
+        answer = await super()._take_offer(question)
+        # In the next turn, so that it is sent as often as not.
+        asyncio.get_running_loop().call_soon(self.points.reach, Point.AFTER_EARLY_VOTE, *Cut)
+        return answer
+
+    async def request(self, action: NewAction, early: Early | None = None) -> Action:
         self.points.reach(Point.BEFORE_REQUEST, *Cut)
-        found = await super().request(action)
+        found = await super().request(action, early)
         self.points.reach(Point.AFTER_REQUEST, *Cut)
         return found
 

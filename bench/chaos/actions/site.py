@@ -43,7 +43,8 @@ async def _serve(link: Link, setup: ActionSetup) -> None:
     replica.failpoints = points
     notes, name = Notes(setup.notes), name_of(setup.number)
     participant = FailingParticipant(name, setup.database, moves, points, notes)
-    manager = FailingManager(replica, site=name, participant=participant)
+    offers = setup.number % 2 == 0  # the others have theirs voted on behind the request
+    manager = FailingManager(replica, site=name, participant=participant, offers=offers)
     manager.points = points
     load = Transfers(manager, setup.client, notes, Random(setup.seed), setup.sites)
     life = asyncio.ensure_future(_live(link, replica, manager, load, setup.pause_s))
@@ -77,6 +78,7 @@ def _standing(replica: FailingReplica[Any], manager: FailingManager) -> Standing
         status=replica.status(),
         order=(len(told), zlib.crc32(msgspec.msgpack.encode(told))),
         unfinished=sum(not is_decided(each) or not is_finished(each) for each in actions)
-        + len(manager.in_doubt),
+        + len(manager.in_doubt)
+        + len(manager._core._locals),  # offers too
         engine=describe_engine(replica),
     )

@@ -24,8 +24,9 @@ NAMES = ("a", "b", "c")
 class Bank:
     """Three sites with an account each, of 100."""
 
-    def __init__(self, replicas: list[Replica[Any]], directory: Path) -> None:
+    def __init__(self, replicas: list[Replica[Any]], directory: Path, *, offers: bool = True) -> None:
         self.replicas = replicas
+        self.offers = offers
         self.urls = {name: sqlite(directory / f"{name}.db", **{name: 100}) for name in NAMES}
         self.participants: dict[str, Watched] = {}
         self.managers: dict[str, ActionManager] = {}
@@ -33,7 +34,7 @@ class Bank:
     async def start(self, name: str, replica: Replica[Any] | None = None) -> ActionManager:
         participant = self.participants[name] = Watched(self.urls[name])
         replica = replica or self.replicas[NAMES.index(name)]
-        manager = ActionManager(replica, site=name, participant=participant)
+        manager = ActionManager(replica, site=name, participant=participant, offers=self.offers)
         await manager.__aenter__()
         self.managers[name] = manager
         return manager
@@ -96,9 +97,12 @@ class Watched(SqlParticipant):
 
 
 @asynccontextmanager
-async def banks(directory: Path, names: Sequence[str] = NAMES, **changes: Any) -> AsyncIterator[Bank]:
+async def banks(
+    directory: Path, names: Sequence[str] = NAMES, *, offers: bool = True, **changes: Any
+) -> AsyncIterator[Bank]:
+    """``offers``: whether sites are asked for their votes before a request is ordered."""
     async with group_of(ActionLedger, **changes) as replicas:
-        made = Bank(replicas, directory)
+        made = Bank(replicas, directory, offers=offers)
         try:
             for name in names:
                 await made.start(name)

@@ -15,7 +15,7 @@ from tests.rsm.test_replica import play
 
 def test_when_actions_are_carried_out_then_metrics_tell_how_they_ended_and_where(tmp_path: Path) -> None:
     async def main() -> None:
-        async with banks(tmp_path, metrics="127.0.0.1:0") as made:
+        async with banks(tmp_path, offers=False, metrics="127.0.0.1:0") as made:
             manager, replica = made.managers["a"], made.replicas[0]
             for _ in range(3):
                 await carry_out(manager.action(), a=debit("a", 1), b=credit("b", 1))

@@ -233,7 +233,7 @@ def test_when_a_manager_is_closed_then_its_name_is_away_at_once_and_what_it_has_
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
-        async with banks(tmp_path) as made:
+        async with banks(tmp_path, offers=False) as made:
             manager, slow = made.managers["a"], made.participants["b"]
             came = slow.hold("prepare")
             half = manager.action("half", timeout=60)
@@ -407,7 +407,7 @@ def test_when_an_action_reads_from_one_that_is_open_in_the_ledger_then_it_sees_i
 
 def test_when_who_waits_is_cancelled_then_the_group_is_asked_to_abort(tmp_path: Path) -> None:
     async def main() -> None:
-        async with banks(tmp_path) as made:
+        async with banks(tmp_path, offers=False) as made:
             manager = made.managers["a"]
             came = made.participants["b"].hold("prepare")
             action = manager.action("slow")
@@ -434,7 +434,7 @@ def test_when_who_waits_is_cancelled_before_its_request_is_ordered_then_it_is_ab
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
-        async with banks(tmp_path) as made:
+        async with banks(tmp_path, offers=False) as made:
             made.participants["b"].hold("prepare")
             waiting = asyncio.ensure_future(
                 carry_out(made.managers["a"].action("brief"), b=credit("b", 1), c=debit("c", 1))
@@ -543,7 +543,7 @@ def test_when_a_site_is_forgotten_that_cannot_apply_it_then_who_waits_for_it_goe
 
 def test_when_the_replica_of_who_waits_stops_then_the_outcome_is_unknown_to_it(tmp_path: Path) -> None:
     async def main() -> None:
-        async with banks(tmp_path) as made:
+        async with banks(tmp_path, offers=False) as made:
             came = made.participants["b"].hold("prepare")
             action = made.managers["a"].action("left")
             action.add("b", credit("b", 1))

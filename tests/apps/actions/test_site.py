@@ -251,13 +251,9 @@ class _Life:
                 self._take(core.retry(unit))
 
 
-def test_when_aborts_are_forgotten_between_two_pages_then_it_begins_anew(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("apps.actions.ledger.LISTED_MAX", 3)
-
+def test_when_aborts_are_forgotten_between_two_pages_then_it_begins_anew() -> None:
     class Small(ActionLedger):
-        limits = Limits(aborts_kept_max=2)
+        limits = Limits(aborts_kept_max=2, duties_max=3)
 
     group, core = Group(Small), SiteCore()
     for key in "123456":

@@ -38,7 +38,7 @@ def test_when_a_preparation_ends_in_the_time_of_a_successor_then_it_is_undone(
     tmp_path: Path, url: str, step: str
 ) -> None:
     async def main() -> None:
-        async with banks(tmp_path, names="a") as made:
+        async with banks(tmp_path, names="a", offers=False) as made:
             made.urls["b"] = url
             first = await made.start("b")
             old = made.participants["b"]
@@ -72,7 +72,7 @@ def test_when_the_end_of_a_unit_comes_in_the_time_of_a_successor_then_it_is_as_i
     is_commit = step.startswith("commit")
 
     async def main() -> None:
-        async with banks(tmp_path, names="a") as made:
+        async with banks(tmp_path, names="a", offers=False) as made:
             made.urls["b"] = url
             first = await made.start("b")
             old, manager = made.participants["b"], made.managers["a"]
@@ -103,7 +103,7 @@ def test_when_a_process_was_killed_behind_such_a_preparation_then_its_successor_
     tmp_path: Path, server: Server
 ) -> None:
     async def main() -> None:
-        async with banks(tmp_path, names="a") as made:
+        async with banks(tmp_path, names="a", offers=False) as made:
             made.urls["b"] = fill(server.new_schema()[0], b=100)
             second = await made.start("b")
             killed = SqlParticipant(made.urls["b"], bank)
