@@ -37,7 +37,7 @@ from rsm.proxy import Consistency
 
 log = logger(__name__)
 
-OFFER_SECONDS: Final = 0.5  # until a request does without early votes
+OFFER_SECONDS: Final = 0.25  # until a request does without early votes
 _TIMEOUT: Final = TIMEOUT_MS / 1000
 
 
@@ -198,16 +198,16 @@ class Initiator:
         """What a site answers, where it was last; if it is not there, where it is now, and that too if it may
         have got the question, unless it is to be asked ``once``. ``SiteUnavailable``: it is not there, or has
         no answer."""
-        known = self._addresses.pop(site, None)
-        for address in (known, None):
+        for address in (self._addresses.get(site), None):
             asked = address or await self._address(site)
             try:
                 answer = await self.through.ask(asked, name, question, timeout, once=once)
-            except (Unreachable, AskRefused) as error:
-                if address is None or (once and isinstance(error, Unreachable)):
-                    raise SiteUnavailable(f"{site}: {error}") from None
             except AskError as error:
-                raise SiteUnavailable(f"{site}: {error}") from None
+                if self._addresses.get(site) == asked:
+                    del self._addresses[site]
+                may_move = isinstance(error, AskRefused) or (isinstance(error, Unreachable) and not once)
+                if address is None or not may_move:
+                    raise SiteUnavailable(f"{site}: {error}") from None
             else:
                 self._addresses[site] = asked
                 return answer

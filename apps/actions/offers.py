@@ -11,7 +11,7 @@ from typing import Final
 from apps.actions.site import SiteCore
 from apps.actions.types import TellReady
 
-OFFERED_SECONDS: Final = 0.5  # that a vote which nobody requests is kept, or twice as long
+OFFERED_SECONDS: Final = 0.25  # that a vote which nobody requests is kept, or twice as long
 
 
 class Offers:

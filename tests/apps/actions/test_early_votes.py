@@ -37,6 +37,14 @@ from tests.apps.actions.sites import Bank, banks, carry_out, until, until_state
 from tests.apps.actions.test_site import NOW, begun, duty, heard, ops, reset
 from tests.rsm.test_replica import play
 
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is busy with other things does not decide whether votes are early."""
+    monkeypatch.setattr("apps.actions.initiator.OFFER_SECONDS", 20.0)
+    monkeypatch.setattr("apps.actions.offers.OFFERED_SECONDS", 20.0)
+
+
 # -- in the ledger -------------------------------------------------------------------------------
 
 
