@@ -104,8 +104,8 @@ class Timed(SqlParticipant):
         return self.steps.setdefault(unit.name.partition("@")[0], Steps())
 
     async def prepare(self, unit: Unit, operations: Sequence[Operation]) -> None:
-        steps = self._steps(unit)
-        steps.prepare = time.monotonic_ns()
+        # What was prepared early, and had to make way, is prepared once more: that is not over.
+        steps = self.steps[unit.name.partition("@")[0]] = Steps(prepare=time.monotonic_ns())
         await super().prepare(unit, operations)
         steps.prepared = time.monotonic_ns()
         if self.holding is not None:
