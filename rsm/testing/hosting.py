@@ -157,6 +157,7 @@ class Host:
         self.residents: list[Owner] = []
         self.accepted = 0
         self._running = False
+        self._is_ending = False
         self._reads: dict[int, tuple[msgspec.Struct, Callable[[Answer | None], None]]] = {}
         self._read_number = FIRST_READ
         self._cluster: Cluster
@@ -167,7 +168,9 @@ class Host:
     # -- life ------------------------------------------------------------------------------------
 
     def begin(self, cluster: Cluster, member: Member) -> "MachineReplica":
-        """A membership, of a new program or of the one that is there."""
+        """A membership, of a new program or of the one that is there, unless that is about to end."""
+        if self._is_ending:
+            self._stop()
         first = not self._running
         if first:
             self._running = True
@@ -186,6 +189,7 @@ class Host:
         return self.replica
 
     def crash(self) -> None:
+        self._is_ending = False
         if self._running:
             self._running = False
             self.loop.close()
@@ -200,11 +204,12 @@ class Host:
         if ending in (Ending.STOPPED, Ending.RETIRED):
             why = "the disk failed" if ending is Ending.STOPPED else "this replica was stopped"
             self.calls.fail(Halted(why))
+            self._is_ending = True
             self.loop.call_soon(self._stop)
 
     def _stop(self) -> None:
         """Whoever waited has been told."""
-        self._running = False
+        self._is_ending = self._running = False
         self.loop.close()
         for resident in self.residents:
             resident.died()

@@ -95,6 +95,10 @@ def test_a_yes_without_an_intent_is_a_violation() -> None:
     assert not checker.violations
     checker.voted("b", "x", yes=True)
     assert checker.violations
+    group, checker = voted(True, True), checkers.PreparedBeforeYes()
+    checker.durable("a", group.of("x").unit)
+    checker.changed("s1", group.of("x"))  # however the votes have come into the ledger
+    assert "b has voted for x@" in checker.violations[0]
 
 
 def test_one_at_a_time_and_in_one_order() -> None:
@@ -128,6 +132,30 @@ def test_who_waits_for_the_dead_or_for_an_earlier_life_is_blocked() -> None:
     checker = checkers.NoBlocking()
     checker.stepped("s1", group.ledger, view)
     assert "as it was at slot" in checker.violations[0]
+
+
+def test_what_is_requested_never_waits_for_what_is_only_offered() -> None:
+    checker = checkers.NoBlocking()
+    checker.waiting("a", "x@7", [])
+    assert not checker.violations
+    checker.waiting("a", "x@7", ["y@early-1"])
+    assert "x@7 waits at a for y@early-1" in checker.violations[0]
+
+
+def test_who_overtakes_what_it_competes_with_is_found() -> None:
+    group = voted()
+    group.request("beside", at("a", "1"))
+    group.request("behind", at("a", "0"))
+    view = group.context.view
+    assert view is not None
+    for name, is_right in (("beside", True), ("behind", False)):
+        unit = group.ledger._units[group.of(name).unit]
+        unit.state = State.VOTING
+        group.vote(name, "a")
+        checker = checkers.NoOvertaking()
+        checker.stepped("s1", group.ledger, view)
+        checker.changed("s1", group.of(name))
+        assert bool(checker.violations) != is_right
 
 
 def _without(view: GroupView, number: int) -> GroupView:

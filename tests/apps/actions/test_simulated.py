@@ -33,6 +33,10 @@ def test_when_a_program_ends_before_others_have_their_turn_in_the_loop_then_noth
     assert run_actions(ActionsPlan(seed=423)).violations == []
 
 
+def test_when_a_process_is_started_before_its_host_has_ended_the_one_before_then_its_program_lives() -> None:
+    assert run_actions(ActionsPlan(seed=1051)).violations == []
+
+
 def test_without_faults_most_transfers_commit_and_a_seed_is_always_the_same_run() -> None:
     plan = ActionsPlan(seed=1, faults=FaultMix.NONE, seconds=2)
     told: list[object] = []
