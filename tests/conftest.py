@@ -2,6 +2,7 @@
 share one process."""
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ settings.load_profile("rsm")
 
 # Consoles look at it once, when their module is loaded: no test may depend on which was loaded first.
 os.environ["COLUMNS"] = "200"
+
+# Who is started in the background of a shell, by nohup say, ignores it, and so would all processes of tests.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
 
