@@ -145,9 +145,10 @@ class Initiator:
     async def _offer(self, site: str, offer: Offer) -> EarlyVote | None:
         question = msgspec.msgpack.encode(offer)
         try:
-            # Two processes of one name, which have one database, must not have the same offer.
-            answer = await self.ask(site, offer_question(site), question, OFFER_SECONDS, once=True)
-        except (ActionError, RsmError, OrderingError, OSError) as error:
+            async with asyncio.timeout(OFFER_SECONDS):  # to find out where it is takes time as well
+                # Two processes of one name, which have one database, must not have the same offer.
+                answer = await self.ask(site, offer_question(site), question, OFFER_SECONDS, once=True)
+        except (ActionError, RsmError, OrderingError, OSError) as error:  # TimeoutError is one of the last
             log.debug("a site does not vote early", site=site, unit=offer.unit, why=str(error))
             return None
         return msgspec.msgpack.decode(answer, type=EarlyVote | None)
@@ -195,9 +196,9 @@ class Initiator:
     async def ask(
         self, site: str, name: str, question: bytes, timeout: float, *, once: bool = False
     ) -> bytes:
-        """What a site answers, where it was last; if it is not there, where it is now, and that too if it may
-        have got the question, unless it is to be asked ``once``. ``SiteUnavailable``: it is not there, or has
-        no answer."""
+        """What a site answers, where it was last; if it is not there, where it is now, unless it is to be
+        asked ``once``: it may have got the question. ``SiteUnavailable``: it is not there, or has no
+        answer."""
         for address in (self._addresses.get(site), None):
             asked = address or await self._address(site)
             try:
@@ -205,8 +206,7 @@ class Initiator:
             except AskError as error:
                 if self._addresses.get(site) == asked:
                     del self._addresses[site]
-                may_move = isinstance(error, AskRefused) or (isinstance(error, Unreachable) and not once)
-                if address is None or not may_move:
+                if address is None or once or not isinstance(error, Unreachable | AskRefused):
                     raise SiteUnavailable(f"{site}: {error}") from None
             else:
                 self._addresses[site] = asked

@@ -64,7 +64,7 @@ class Stage(StrEnum):
 
 class Local(msgspec.Struct):
     """A unit here. ``wanted``: what the ledger has said last; None, not heard yet. ``voted``: in which
-    incarnation. ``offered``: what was heard when its initiator asked for it, None if the ledger did."""
+    incarnation. ``offered``: of an offer, the slot up to which duties were known when it came."""
 
     unit: str
     stage: Stage
@@ -75,7 +75,7 @@ class Local(msgspec.Struct):
     incarnation: int = 0  # that is to vote
     voted: int = 0
     error: str = ""  # that kept it from being finished
-    offered: int | None = None
+    offered: int = 0
 
 
 class SiteCore:
@@ -311,9 +311,9 @@ class SiteCore:
             self._out.append(Prepare(local.unit, local.operations))
 
     def _tell_ready(self, local: Local, error: str) -> None:
-        heard = local.offered or 0
+        incarnation, heard = local.incarnation, local.offered
         self._out.append(
-            TellReady(local.unit, is_vote=True, error=error, incarnation=local.incarnation, heard=heard)
+            TellReady(local.unit, is_vote=True, error=error, incarnation=incarnation, heard=heard)
         )
         if error:  # a vote no binds nobody
             del self._offers[local.unit]
@@ -330,7 +330,7 @@ class SiteCore:
         """Those of before do not count, as of a slot that is heard. Where what was listed is of no use, who
         knows what else was heard? Then the next registration tells which of them were requested."""
         for local in list(self._offers.values()) if self._is_complete else ():
-            if local.offered is not None and local.offered < slot:
+            if local.offered < slot:
                 self._undo(local)
 
     def _ask_to_register(self) -> None:

@@ -1,7 +1,7 @@
 """Votes that are given before the request is ordered: when they decide, and when they do not count."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from apps.actions.errors import ActionAborted
+from apps.actions.handles import ActionHandle
 from apps.actions.ledger import ActionLedger
 from apps.actions.records import Limits
 from apps.actions.site import SiteCore
@@ -31,10 +32,11 @@ from apps.actions.types import (
 )
 from rsm.errors import Unreachable
 from rsm.feeds import Feed
-from tests.apps.actions.bank import credit, debit
+from tests.apps.actions.bank import credit, debit, fill
 from tests.apps.actions.kit import CHAIN, Group, at, new
 from tests.apps.actions.sites import Bank, banks, carry_out, until, until_state
 from tests.apps.actions.test_site import NOW, begun, duty, heard, ops, reset
+from tests.rsm.postgres_kit import Server, postgres
 from tests.rsm.test_replica import play
 
 
@@ -43,6 +45,12 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is busy with other things does not decide whether votes are early."""
     monkeypatch.setattr("apps.actions.initiator.OFFER_SECONDS", 20.0)
     monkeypatch.setattr("apps.actions.offers.OFFERED_SECONDS", 20.0)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with postgres(max_prepared_transactions=20) as running:
+        yield running
 
 
 # -- in the ledger -------------------------------------------------------------------------------
@@ -382,6 +390,15 @@ async def offered(made: Bank, name: str) -> tuple[NewAction, Any]:
     return action, await manager.offer(action)
 
 
+async def held_up(made: Bank) -> tuple[ActionHandle, "asyncio.Future[None]"]:
+    """Site b is about to prepare what it is offered; it goes on by ``release``."""
+    came = made.participants["b"].hold("prepare")
+    action = made.managers["c"].action("t")
+    waiting = asyncio.ensure_future(carry_out(action, a=debit("a", 1), b=credit("b", 1)))
+    await came.wait()
+    return action, waiting
+
+
 def test_when_sites_vote_early_then_one_message_is_ordered_and_decides(tmp_path: Path) -> None:
     async def main() -> None:
         async with banks(tmp_path) as made:
@@ -492,10 +509,7 @@ def test_when_who_waits_for_early_votes_is_cancelled_then_nothing_was_ordered(
 
     async def main() -> None:
         async with banks(tmp_path) as made:
-            came = made.participants["b"].hold("prepare")
-            action = made.managers["c"].action("t")
-            waiting = asyncio.ensure_future(carry_out(action, a=debit("a", 1), b=credit("b", 1)))
-            await came.wait()
+            action, waiting = await held_up(made)
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
@@ -515,10 +529,7 @@ def test_when_a_site_is_slow_to_vote_then_its_action_is_requested_without(
 
     async def main() -> None:
         async with banks(tmp_path) as made:
-            came = made.participants["b"].hold("prepare")
-            action = made.managers["c"].action("t")
-            waiting = asyncio.ensure_future(carry_out(action, a=debit("a", 1), b=credit("b", 1)))
-            await came.wait()
+            action, waiting = await held_up(made)
             await until_state(made.managers["c"], "t", State.VOTING)
             made.participants["b"].release("prepare")
             await waiting
@@ -579,14 +590,62 @@ def test_an_offer_is_made_to_one_process_only(tmp_path: Path, monkeypatch: pytes
 
 
 def test_when_the_group_begins_anew_then_nothing_is_offered_until_the_site_is_registered(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
         async with banks(tmp_path) as made:
-            manager = made.managers["b"]
-            manager._is_registered = False  # as it is from the end of a chain on
+            manager, registering = made.managers["b"], asyncio.Event()
+
+            async def register() -> None:
+                registering.set()
+                await asyncio.Event().wait()
+
+            monkeypatch.setattr(manager, "_register", register)
+            monkeypatch.setattr(manager, "_is_older", lambda _: True)
+            await made.managers["c"].ledger.request(NewAction("o", (credit("b", 1).at("b"),)))
+            await registering.wait()
             _, votes = await offered(made, "t")
             assert votes is None
             assert "prepare" not in prepared_at(made, "b")
+
+    play(main())
+
+
+def test_when_nobody_tells_where_a_site_is_then_its_action_is_requested_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nobody(_: str) -> str:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def main() -> None:
+        async with banks(tmp_path) as made:
+            manager = made.managers["c"]
+            monkeypatch.setattr("apps.actions.initiator.OFFER_SECONDS", 0.05)
+            monkeypatch.setattr(manager, "_address", nobody)
+            await carry_out(manager.action("t"), a=debit("a", 1), b=credit("b", 1))
+            found = await manager.finished("t")
+            assert found.unit == f"t@{found.requested}"
+            assert made.found == [99, 101, 100]
+
+    play(main())
+
+
+def test_when_an_offer_is_withdrawn_then_postgresql_has_let_go_of_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    monkeypatch.setattr("apps.actions.offers.OFFERED_SECONDS", 0.05)
+
+    async def main() -> None:
+        async with banks(tmp_path, names=("a", "c")) as made:
+            made.urls["b"] = fill(server.new_schema()[0], b=100)
+            manager = await made.start("b")
+            _, votes = await offered(made, "t")
+            assert votes is not None
+            await until(lambda: "aborted" in prepared_at(made, "b"))
+            assert (await made.participants["b"].recover()).prepared == ()
+            await carry_out(manager.action("u"), a=debit("a", 1), b=credit("b", 1))
+            await manager.finished("u")
+            assert made.found == [99, 101, 100]
 
     play(main())
